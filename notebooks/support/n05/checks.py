@@ -20,8 +20,10 @@ from support.n05.solved import (
     epoch_batches,
     index_of,
 )
-from support.n05.trials import MANY, fault_of_file, fault_of_index, fault_of_packed
+from support.n05.trials import MANY, fault_of_packed
 from support.n05.trials_client import fault_of_client
+from support.n05.trials_file import fault_of_file
+from support.n05.trials_index import fault_of_index
 from support.n05.trials_rank import fault_of_epoch, fault_of_rank
 
 check_packed = Exercise(

@@ -3,45 +3,54 @@
 from __future__ import annotations
 
 import http.client
+import multiprocessing
+import random
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import DataLoader
 
 from lib.data import MetaServer
-from support.kit.raised import in_case
+from support.kit.raised import Finding, in_case
+from support.kit.values import kind_of
 from support.n05.trials import ROWS, difference_told, rows_fault
 
 
 class _Counted:
     """Rows that a MetaServer serves, and who asked for which: it has a thread for each connection."""
 
-    def __init__(self) -> None:
-        self.asked: list[threading.Thread] = []
-        self.given: list[int] = []
+    def __init__(self, size: int, row: Callable[[int], str]) -> None:
+        self.size = size
+        self.row = row
+        self.asked: list[list[int]] = []
+        self.connected: set[threading.Thread] = set()
 
     def __len__(self) -> int:
-        return len(ROWS)
+        if threading.current_thread().daemon:  # one of the server's, not ours
+            self.connected.add(threading.current_thread())
+        return self.size
 
     def rows(self, ids: Sequence[int]) -> list[str]:
-        self.asked.append(threading.current_thread())
-        self.given += ids
-        return [ROWS[index] for index in ids]
+        self.connected.add(threading.current_thread())
+        self.asked.append([*ids])
+        return [self.row(index) for index in ids]
 
 
 def fault_of_client(make: Any) -> str:
     """Ask a server for rows and batches, for too many and for what is not there, and from a forked worker."""
-    rows = _Counted()
+    rows = _Counted(len(ROWS), ROWS.__getitem__)
     with MetaServer(rows) as server, in_case(f"for a server of {len(ROWS)} rows"):
         dataset = make(server.host, server.port)
-        return (
+        fault = (
             rows_fault(dataset, "dataset")
             or _fault_of_requests(dataset, rows)
             or _fault_of_complaints(dataset)
             or _fault_of_connections(dataset, rows)
         )
+    return fault or _fault_of_two_servers(make)
 
 
 def _fault_of_requests(dataset: Any, server: _Counted) -> str:
@@ -49,8 +58,9 @@ def _fault_of_requests(dataset: Any, server: _Counted) -> str:
     batch = [3, 0, 3]
     asked = server.asked
     single = [*range(len(ROWS))]
-    if server.given != single:
-        return f"for the rows {single}, one by one, the server had to give the rows {server.given}."
+    given = [index for ids in asked for index in ids]
+    if given != single:
+        return f"for the rows {single}, one by one, the server had to give the rows {given}."
     before = len(asked)
     wanted = [ROWS[number] for number in batch]
     fault = difference_told(dataset.__getitems__(batch), wanted, f"dataset.__getitems__({batch})")
@@ -58,9 +68,8 @@ def _fault_of_requests(dataset: Any, server: _Counted) -> str:
         return fault
     if len(asked) != before + 1:
         return f"for a batch of 3 rows the server had {len(asked) - before} requests: send one POST /rows."
-    given = server.given[len(ROWS) :]
-    if set(given) != set(batch):
-        return f"for the batch {batch} the server had to give the rows {given}."
+    if set(asked[-1]) != {3, 0}:
+        return f"for the batch {[3, 0, 3]} the server had to give the rows {asked[-1]}."
     dataset[0]
     if len(asked) != before + 2:
         return "dataset[0], asked a second time, was not asked of the server."
@@ -68,19 +77,31 @@ def _fault_of_requests(dataset: Any, server: _Counted) -> str:
 
 
 def _fault_of_complaints(dataset: Any) -> str:
-    """Say whether a status of 404 and one of 413 are raised, and the connection can still be used."""
+    """Say whether a status of 404 and one of 413 are raised and told apart, and the connection can still be used."""
     beyond = len(ROWS)
-    there = f"there are {beyond} rows, and dataset[{beyond}]"
+    for indices in ([beyond], [0, beyond]):
+        single = len(indices) == 1
+        there = f"there are {beyond} rows, and dataset" + (
+            f"[{beyond}]" if single else f".__getitems__({indices})"
+        )
+        try:
+            got = dataset[beyond] if single else dataset.__getitems__(indices)
+            return f"{there} gives {got!r}, not an IndexError."
+        except IndexError:
+            pass
+        except Exception as error:
+            return f"{there} raises {type(error).__name__}, not an IndexError."
+    many = "one request for 65,537 rows is answered with the status 413, and you"
     try:
-        return f"{there} gives {dataset[beyond]!r}, not an IndexError."
-    except IndexError:
-        pass
-    except Exception as error:
-        return f"{there} raises {type(error).__name__}, not an IndexError."
-    with suppress(Exception):  # whatever it raises, it has noticed
         got = dataset.__getitems__([0] * 65_537)
         if len(got) != 65_537:
-            return f"one request for 65,537 rows is answered with the status 413, and you return {got}."
+            return f"{many} return {got}."
+    except IndexError:
+        return f"{many} raise an IndexError, which says that there is no such row: only 404 does."
+    except StopIteration:
+        return f"{many} raise StopIteration, which ends the loop around it without a word."
+    except Exception:  # whatever it raises, it has noticed
+        pass
     try:
         dataset[0]
     except http.client.HTTPException as error:
@@ -89,11 +110,173 @@ def _fault_of_complaints(dataset: Any) -> str:
 
 
 def _fault_of_connections(dataset: Any, server: _Counted) -> str:
-    asked = server.asked
-    if len(set(asked)) > 1:
-        return f"for {len(asked)} requests you connected {len(set(asked))} times."
+    connected = server.connected
+    if len(connected) > 1:
+        return f"for {len(server.asked)} requests you connected {len(connected)} times."
     loader: Any = DataLoader(dataset, batch_size=2, num_workers=1, multiprocessing_context="fork", timeout=20)
     fault = difference_told([row for batch in loader for row in batch], ROWS, "what a forked worker reads")
-    if fault:
+    if fault or len(connected) == 2:
         return fault
-    return "" if len(set(asked)) == 2 else "a forked worker asked through its parent's connection."
+    if len(connected) < 2:
+        return "a forked worker asked through its parent's connection."
+    return f"a forked worker connected {len(connected) - 1} times for 3 batches."
+
+
+# ---- two servers, asked in turn, for rows of which some lie beyond 32 bits; in this process, then in a forked one
+
+_SIZES = (7, 2**33 + 5)
+
+
+def _fault_of_two_servers(make: Any) -> str:
+    """Ask two servers in turn for random rows and batches, often twice for the same, here and in a forked process."""
+    served = [_Counted(size, (f"row {{}} of {size:,}, é犬").format) for size in _SIZES]
+    own: list[set[threading.Thread]] = []  # of each server, our process's connection
+    with ExitStack() as stack:
+        servers = [stack.enter_context(MetaServer(rows)) for rows in served]
+        with in_case(f"for two servers, of {_SIZES[0]} and {_SIZES[1]:,} rows"):
+            datasets = [make(server.host, server.port) for server in servers]
+        for number, (where, first, ask) in enumerate(_PHASES):
+            questions = [*_questions(random.Random(number), first)]
+            for rows in served:
+                rows.connected.clear()
+            before = [len(rows.asked) for rows in served]
+            with in_case(f"{where}for two servers, of {_SIZES[0]} and {_SIZES[1]:,} rows"):
+                got = ask(datasets, questions)
+            fault = _fault_of_answers(where, questions, got, served, before)
+            if fault:
+                return fault
+            own = own or [{*rows.connected} for rows in served]
+            for ours, rows in zip(own, served, strict=True):
+                fault = _fault_of_owner(where, ours, rows.connected)
+                if fault:
+                    return fault
+    return ""
+
+
+def _fault_of_owner(where: str, ours: set[threading.Thread], used: set[threading.Thread]) -> str:
+    """Say whether a process has used more than one connection to a server, or one of another process."""
+    forked = "forked" in where
+    if forked and ours & used:
+        return f"{where}a row, a batch or the length was asked for through the parent's connection."
+    if len(used) > 1:
+        return f"{where}{len(used)} connections to one server are used, not one that is kept."
+    return "" if forked or used == ours else f"{where}the connection of before is not used any more."
+
+
+def _questions(generator: random.Random, first: str) -> Iterator[tuple[int, Any]]:
+    """Yield which server is asked and for what: its length, a row, or a batch; both for `first` first, much twice."""
+    for number in range(24):
+        which = generator.randrange(2) if number > 1 else number
+        kind = generator.choice(("length", "row", "row", "batch", "batch")) if number > 1 else first
+        rows = [
+            generator.randrange(_SIZES[which])
+            for _ in range(1 if kind == "row" else generator.randrange(1, 200))
+        ]
+        question = {"length": None, "row": rows[0]}.get(kind, rows)
+        yield from [(which, question)] * generator.choice((1, 2))
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """In place of an answer: the caller's list of indices has changed."""
+
+
+def _asked(datasets: Sequence[Any], questions: Sequence[tuple[int, Any]]) -> list[Any]:
+    """Return the answers; for a batch, of which list they are, if that is another one than before."""
+    answers: list[Any] = []
+    for which, question in questions:
+        if question is None:
+            answers.append(len(datasets[which]))
+        elif isinstance(question, int):
+            answers.append(datasets[which][question])
+        else:
+            batch = [*question]
+            rows = datasets[which].__getitems__(batch)
+            answers.append(rows if batch == question else _Changed())
+    return answers
+
+
+def _asked_elsewhere(datasets: Sequence[Any], questions: Sequence[tuple[int, Any]]) -> list[Any]:
+    """Ask in a forked process; raises what it raised."""
+    context: Any = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def be_worker() -> None:
+        try:
+            theirs.send(_asked(datasets, questions))
+        except BaseException as error:
+            theirs.send(f"{type(error).__name__}: {error}")
+
+    worker = context.Process(target=be_worker)
+    worker.start()
+    theirs.close()
+    try:
+        got = ours.recv() if ours.poll(20) else "no answer came"
+    except EOFError:
+        got = "it died"
+    worker.kill()
+    worker.join()
+    if isinstance(got, str):
+        raise Finding(f"a forked process that asks for rows and batches fails: {got}.")
+    return list(got)
+
+
+#: Where, what is asked for first, and who asks.
+_PHASES = (
+    ("", "row", _asked),
+    ("in a forked process ", "row", _asked_elsewhere),
+    ("in a forked process ", "length", _asked_elsewhere),
+    ("in a forked process ", "batch", _asked_elsewhere),
+    ("afterwards ", "batch", _asked),
+)
+
+
+def _fault_of_answers(
+    where: str,
+    questions: Sequence[tuple[int, Any]],
+    got: Sequence[Any],
+    served: Sequence[_Counted],
+    before: list[int],
+) -> str:
+    """Compare answers with the servers' rows, and what these were asked for with the questions."""
+    for (which, question), answer in zip(questions, got, strict=True):
+        rows = served[which]
+        if question is None:
+            fault = difference_told(
+                answer, rows.size, f"{where}of a server of {rows.size:,} rows, len(dataset)"
+            )
+        elif isinstance(question, int):
+            fault = difference_told(answer, rows.row(question), f"{where}dataset[{question}]")
+        elif answer == _Changed():
+            return f"{where}after dataset.__getitems__(indices) the caller's list of indices is another one."
+        else:
+            fault = _fault_of_batch(where, question, answer, rows)
+        if fault:
+            return fault
+    for which, rows in enumerate(served):
+        wanted = [
+            [asked] if isinstance(asked, int) else asked
+            for to, asked in questions
+            if to == which and asked is not None
+        ]
+        came = rows.asked[before[which] :]
+        if len(came) != len(wanted):
+            return (
+                f"{where}for {len(wanted)} single rows and batches, some of them twice, the server had {len(came)} "
+                "requests: each is one request, and nothing is kept."
+            )
+        if any(set(one) != set(other) for one, other in zip(came, wanted, strict=True)):
+            return f"{where}the server had to give other rows than those of the batch."
+    return ""
+
+
+def _fault_of_batch(where: str, batch: Sequence[int], answer: Any, rows: _Counted) -> str:
+    wanted = [rows.row(index) for index in batch]
+    if not isinstance(answer, list) or len(answer) != len(wanted):
+        return f"{where}a batch of {len(wanted)} rows gives {kind_of(answer)} of {len(answer)}, not a list of as many."
+    wrong = next((place for place in range(len(wanted)) if answer[place] != wanted[place]), None)
+    if wrong is None:
+        return ""
+    return difference_told(
+        answer[wrong], wanted[wrong], f"{where}of a batch of {len(wanted)} rows, item {wrong}"
+    )

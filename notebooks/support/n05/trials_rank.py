@@ -91,6 +91,7 @@ def fault_of_rank(make: Any) -> str:
         _fault_of_two(make)
         or _fault_of_large_order(make)
         or _fault_of_kept_rows(make)
+        or _fault_of_far_rows(make)
         or _fault_of_generators(make)
     )
 
@@ -155,6 +156,22 @@ def _fault_of_large_order(make: Any) -> str:
     if peak > 800_000:
         whole = "the whole order, at the real size 3.2 GB in each rank: ask Permutation for this rank's places only"
         return f"for 3,125 ids of 200,000 rows {peak / 1e6:.1f} MB were in memory at a time ({whole})."
+    return ""
+
+
+def _fault_of_far_rows(make: Any) -> str:
+    """Compare ids of rows beyond 32 bits; so many mini-epochs that each has a few."""
+    rows = range(2**33 + 3)
+    parts = 2**28
+    with in_case(f"for {len(rows):,} rows, 8 ranks and {parts:,} mini-epochs"):
+        for part in (0, parts // 3, parts - 1):
+            wanted = MyRankDataset(rows, 8, 7, parts).ids(1, part).tolist()
+            got = make(_Source(rows), 8, 7, parts).ids(1, part).tolist()
+            fault = difference_told(
+                got, wanted, f"for {len(rows):,} rows, rank 7 of 8, part {part} of {parts:,}: ids"
+            )
+            if fault:
+                return fault
     return ""
 
 

@@ -115,7 +115,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "one range for a batch, from a map": (
         "file",
-        "are in memory: read its rows, not all that lies between",
+        "you read 88183 bytes: read its rows, not all that lies between",
         (
             "self.bounds, self.file = bounds, os.open(path, os.O_RDONLY)",
             "import mmap; self.bounds, self.file = bounds, os.open(path, os.O_RDONLY); "
@@ -188,7 +188,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "a connection a batch": (
         "client",
-        "you connected 3 times",
+        "you connected 4 times",
         ('return self.ask("POST"', 'self.owner = None; return self.ask("POST"'),
     ),
     "rows that stay while the next are read": (
@@ -433,8 +433,5 @@ def test_an_index_made_row_by_row_is_told_what_it_takes():
         with open(path, "rb") as file:
             return np.cumsum([len(line) for line in file])
 
-    for answer in (by_line(list), by_length):
-        assert "were in memory" in checks.check_index(answer).message
-    told = checks.check_index(by_line(lambda: array.array("q"))).message  # no object a row stays, but a line is whole
-    assert "for a row of 300 kB, read in blocks of 4096 bytes, " in told
-    assert "a row may be longer than a block" in told
+    for answer in (by_line(list), by_length, by_line(lambda: array.array("q"))):
+        assert "one of your reads brings up to 36 bytes" in checks.check_index(answer).message

@@ -240,6 +240,150 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "torch's global random generator is set to a seed",
         (LOOP, "    import torch; torch.manual_seed(epoch)\n" + LOOP),
     ),
+    "lengths added up in 32 bits": (
+        "packed",
+        "it went through a number that is too small",
+        ("for row in encoded])", "for row in encoded], dtype=np.int32).astype(np.int64)"),
+    ),
+    "lengths added up in 32 bits without a sign": (
+        "packed",
+        "it went through a number that is too small",
+        ("for row in encoded])", "for row in encoded], dtype=np.uint32).astype(np.int64)"),
+    ),
+    "lengths added up as short floats": (
+        "packed",
+        "it went through a number that is too small",
+        ("for row in encoded])", "for row in encoded], dtype=np.float32).astype(np.int64)"),
+    ),
+    "the first row is dropped where it is empty": (
+        "packed",
+        "self.offsets",
+        ("row.encode() for row in rows]", "row.encode() for row in (rows[1:] if rows and not rows[0] else rows)]"),
+    ),
+    "places wrap at 2**32": (
+        "index",
+        "it went through a number that is too small",
+        ("place += len(text)", "place = (place + len(text)) % 2**32"),
+    ),
+    "places wrap at 2**31": (
+        "index",
+        "it went through a number that is too small",
+        ("bounds.append(place + newlines + 1)", "bounds.append((np.int64(place).astype(np.int32) + newlines + 1))"),
+    ),
+    "places through a short float": (
+        "index",
+        "it went through a number that is too small",
+        (
+            "bounds.append(place + newlines + 1)",
+            "bounds.append((np.float32(place) + newlines.astype(np.float32) + 1).astype(np.int64))",
+        ),
+    ),
+    "joined by r_ with every block": (
+        "index",
+        "copied anew with every block",
+        (
+            "bounds, place = [], 0",
+            "bounds, place = np.zeros(0, np.int64), 0",
+            "bounds.append(place + newlines + 1)",
+            "bounds = np.r_[bounds, place + newlines + 1]",
+            "np.concatenate(bounds)",
+            "bounds",
+        ),
+    ),
+    "bytes added to bytes with every block": (
+        "index",
+        "copied anew with every block",
+        (
+            "bounds, place = [], 0",
+            "bounds, place = b'', 0",
+            "bounds.append(place + newlines + 1)",
+            "bounds = bounds + (place + newlines + 1).tobytes()",
+            "np.concatenate(bounds)",
+            "np.frombuffer(bounds, np.int64)",
+        ),
+    ),
+    "an array added to an array with every block": (
+        "index",
+        "copied anew with every block",
+        (
+            "bounds, place = [], 0",
+            "import array; bounds, place = array.array('q'), 0",
+            "bounds.append(place + newlines + 1)",
+            "bounds = bounds + array.array('q', (place + newlines + 1).tolist())",
+            "np.concatenate(bounds)",
+            "np.array(bounds)",
+        ),
+    ),
+    "a block of its own choice": (
+        "index",
+        "one of your reads brings up to 65,536 bytes",
+        ("file.read(block)", "file.read(1 << 16)"),
+    ),
+    "at least a page": (
+        "index",
+        "one of your reads brings up to 4,096 bytes",
+        ("file.read(block)", "file.read(max(block, 4096))"),
+    ),
+    "a kilobyte at most": ("index", "you read 905 pieces", ("file.read(block)", "file.read(min(block, 1_000))")),
+    "each piece of a batch from a map, as it was asked for": (
+        "file",
+        "not front to back, each row once",
+        (
+            INIT,
+            "import mmap; " + INIT + "; self.text = mmap.mmap(self.file, 0, prot=mmap.PROT_READ)",
+            "        rows = {index: self[index] for index in sorted(set(indices))}\n        return [rows[index] for",
+            "        return [self.text[self.bounds[index] : self.bounds[index + 1] - 1].decode() for",
+        ),
+    ),
+    "rows from a map that nobody sees": (
+        "file",
+        "no read was seen: read by os.pread, or slice an mmap.mmap",
+        (
+            INIT,
+            INIT + "; self.text = np.memmap(path, np.uint8, 'r')",
+            PREAD,
+            "return self.text[begin : end - 1].tobytes().decode()",
+        ),
+    ),
+    "a file object whose position is put back": (
+        "file",
+        "moves the position of an open file",
+        (
+            "os.open(path, os.O_RDONLY)",
+            "open(path, 'rb', buffering=0)",
+            PREAD,
+            "self.file.seek(begin); text = self.file.read(end - 1 - begin); self.file.seek(0); return text.decode()",
+        ),
+    ),
+    "the bounds of the class": (
+        "file",
+        "while another file is open, too, of 5 rows, len(dataset) should be 5, it is 2",
+        ("self.bounds, self.file = bounds,", "type(self).bounds, self.file = bounds,"),
+    ),
+    "the bounds of the first file": (
+        "file",
+        "opened as the second file, of 2 rows",
+        (
+            "self.bounds, self.file = bounds,",
+            "vars(type(self)).get('bounds') is None and setattr(type(self), 'bounds', bounds); self.file =",
+        ),
+    ),
+    "places in 32 bits": (
+        "file",
+        "for a file of 6.4 GB, of which most is empty",
+        (
+            "int(self.bounds[index]), int(self.bounds[index + 1])",
+            "(int(np.int64(self.bounds[i]).astype(np.uint32)) for i in (index, index + 1))",
+        ),
+    ),
+    "the bounds of the real size, wrapped": (
+        "rank_dataset",
+        "for 8,589,934,595 rows",
+        (
+            "places = self.rank + self.world_size * np.arange(begin, end)",
+            "places = (self.rank + self.world_size * np.arange(begin, end)) % 2**32",
+        ),
+    ),
 }
 
 

@@ -1,0 +1,218 @@
+"""What a dataset straight from the file does when it is tried: what it holds, where it reads, what it moves."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from support.kit.raised import in_case
+from support.n05.runs import held_and_most, positions, written
+from support.n05.solved import index_of
+from support.n05.trials import MANY, ROWS, TEXT, all_read, difference_told, is_kept, rows_fault
+from support.n05.watched import FileWatch, watching
+
+
+def fault_of_file(make: Any) -> str:
+    """Read a small file, then a large one: what is held, in which order is it read, how often is it opened?"""
+    others = ["other rows", "and more"]
+    with written(ROWS) as path, in_case(f"for a file of {len(ROWS)} rows"):
+        dataset = make(path, index_of(path))
+        fault = rows_fault(dataset, "dataset") or _fault_of_indices(dataset)
+        with written(others) as elsewhere:
+            other = make(elsewhere, index_of(elsewhere))
+            fault = fault or rows_fault(dataset, "dataset", "while another file is open, too, ")
+            fault = fault or rows_fault(other, "dataset", "opened as the second file, ", others)
+            del other
+    # descriptors first: an answer that leaves files open would soon leave none for others
+    return (
+        fault
+        or _fault_of_descriptors(make)
+        or _fault_of_long_text(make)
+        or _fault_of_large_file(make)
+        or _fault_of_no_rows(make)
+        or _fault_of_batches(make)
+        or _fault_of_far_rows(make)
+    )
+
+
+def _fault_of_indices(dataset: Any) -> str:
+    """Ask with an array of indices, and say whether a list of them comes back as it was."""
+    batch = [3, 0, 3]
+    wanted = [ROWS[number] for number in batch]
+    asked = [*batch]
+    got = dataset.__getitems__(asked)
+    if asked != batch:
+        return f"after dataset.__getitems__({batch}) the list of indices is {asked}, and it belongs to the caller."
+    fault = difference_told(got, wanted, f"dataset.__getitems__({batch})")
+    if fault:
+        return fault
+    with in_case(f"for the indices np.array({batch})"):
+        array = np.array(batch)
+        case = f"dataset.__getitems__(np.array({batch}))"
+        fault = difference_told(dataset.__getitems__(array), wanted, case)
+        if array.tolist() != batch:
+            return f"after {case} the array of indices is {array.tolist()}, and it belongs to the caller."
+    return fault
+
+
+def _fault_of_long_text(make: Any) -> str:
+    with written(["y" * 9_000, "z"]) as path, in_case("for a row of 9,000 letters"):
+        got = make(path, index_of(path))[0]
+    return "" if got == "y" * 9_000 else f"of a row of 9,000 letters {len(got):,} come back."
+
+
+def _fault_of_large_file(make: Any) -> str:
+    asked = [2900, 40, 1033, 2900, 7]
+    with written(MANY) as path, in_case(f"for a file of {len(MANY)} rows"):
+        bounds = index_of(path)
+        all_read(make(path, bounds))  # what is imported or made once only is no row
+        dataset, begun, _ = held_and_most(lambda: make(path, bounds))
+        _, kept, _ = held_and_most(lambda: all_read(make(path, bounds)))
+        with watching(path, make) as watch:
+            fault = _fault_of_one_row(make(path, bounds), watch)
+            if fault:
+                return fault
+            noted = make(path, bounds)
+            noted[0]
+            watch.clear()
+            got, _, at_once = held_and_most(lambda: noted.__getitems__(asked))
+            reads = [*watch.reads]
+        row_is_kept = is_kept(lambda: dataset[17]) or is_kept(lambda: dataset.__getitems__([17])[0])
+    if begun > TEXT / 8:
+        what = "a copy of the bounds, or the text. Keep `bounds` as it is, mapped, and read a row when it is wanted"
+        return f"before any row is read, {begun // 1000} kB are held: {what}."
+    if kept > TEXT / 2:  # numpy keeps a little for itself
+        return f"when all rows have been read, {kept / TEXT:.0%} of the bytes of their text are held: keep no row."
+    if row_is_kept:
+        return "the string of row 17 is kept somewhere after it has been read: keep no row."
+    fault = difference_told(got, [MANY[number] for number in asked], f"dataset.__getitems__({asked})")
+    return fault or _fault_of_order(asked, reads) or _fault_of_bytes(asked, reads, at_once)
+
+
+def _fault_of_order(asked: Sequence[int], reads: Sequence[tuple[int | None, int]]) -> str:
+    """Say whether a batch is read otherwise than front to back, or by something that is not seen."""
+    places = [place for place, _ in reads]
+    if asked and not places:
+        return f"for the batch {[*asked]} no read was seen: read by os.pread, or slice an mmap.mmap."
+    if any(a is None or b is None or a >= b for a, b in pairwise(places)):
+        return f"the batch {[*asked]} is read at the places {places}: not front to back, each row once."
+    return ""
+
+
+def _fault_of_one_row(dataset: Any, watch: FileWatch) -> str:
+    """Say whether one row takes more than two bounds and its own bytes."""
+    own = len(MANY[17])
+    dataset[0]
+    watch.clear()
+    _, _, at_once = held_and_most(lambda: dataset[17])
+    read = sum(size for _, size in watch.reads)
+    if own + 64 < read < TEXT / 8:
+        return f"for row 17, which has {own} bytes, you read {read}: the bounds say how many."
+    if at_once > TEXT / 8 and read <= own + 64:
+        return (
+            f"for row 17, which has {own} bytes, {at_once} are in memory at a time: look up its two bounds, and copy "
+            "nothing that grows with the file."
+        )
+    return ""
+
+
+def _fault_of_batches(make: Any) -> str:
+    """Ask for random batches, some with rows twice, as lists and as arrays."""
+    generator = random.Random(11)
+    with written(MANY) as path, watching(path, make) as watch:
+        dataset = make(path, index_of(path))
+        dataset[0]
+        for number in range(20):
+            asked = generator.choices(range(len(MANY)), k=generator.randrange(1, 40))
+            asked += generator.choices(asked, k=3)
+            given: Any = np.array(asked, (np.int64, np.int32)[number % 4 // 2]) if number % 2 else [*asked]
+            watch.clear()
+            with in_case(f"for the batch {asked}"):
+                got = dataset.__getitems__(given)
+            wanted = [MANY[index] for index in asked]
+            if got != wanted:
+                return difference_told(got, wanted, f"dataset.__getitems__({asked})")
+            fault = _fault_of_order(asked, watch.reads) or _fault_of_bytes(asked, watch.reads)
+            if fault:
+                return fault
+    return ""
+
+
+def _fault_of_far_rows(make: Any) -> str:
+    """Read rows that lie beyond 2 and 4 GB in a file whose rest takes no room on the disk."""
+    rows = {2: b"the second", 4: b"the fourth", 6: b"the last"}
+    bounds = [2]
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "far.txt")
+        with open(path, "wb") as file:
+            file.write(b"#\n")
+            for number in range(7):
+                row = rows.get(number, b"")
+                file.seek(bounds[-1])
+                file.write(row)
+                file.seek(bounds[-1] + (len(row) if row else HALF))
+                file.write(b"\n")
+                bounds.append(file.tell())
+        case = f"for a file of {bounds[-1] / 1e9:.1f} GB, of which most is empty"
+        asked = [6, 2, 4, 6]
+        with in_case(case):
+            dataset = make(path, np.array(bounds))
+            got = [dataset[number] for number in asked], dataset.__getitems__(asked)
+    wanted = [rows[number].decode() for number in asked]
+    return difference_told(got, (wanted, wanted), f"{case}, the rows {asked}, singly and together,")
+
+
+HALF = 3 * 2**29 + 77  # bytes of an empty row: two of them lie beyond 2**31, three beyond 2**32
+
+
+def _fault_of_bytes(asked: Sequence[int], reads: Sequence[tuple[int | None, int]], at_once: int = 0) -> str:
+    """Say whether a batch reads much else than its rows: a page around each would be no fault."""
+    read = sum(size for _, size in reads)
+    own = sum(len(MANY[number]) for number in {*asked})
+    most = own + 4096 * len({*asked})
+    between = "read its rows, not all that lies between the first and the last"
+    if read > most:
+        return f"for the batch {asked}, whose rows have {own} bytes, you read {read} bytes: {between}."
+    if at_once > most:
+        return f"for the batch {asked}, whose rows have {own} bytes, {at_once} are in memory: {between}."
+    return ""
+
+
+def _fault_of_descriptors(make: Any) -> str:
+    with written(ROWS) as path, in_case(f"for a file of {len(ROWS)} rows"), watching(path, make) as watch:
+        dataset = make(path, index_of(path))
+        before = positions(path)
+        watch.clear()
+        dataset[0]
+        first = watch.opened
+        moved = watch.moved
+        watch.clear()
+        _ = [dataset[number] for number in range(len(ROWS))]
+        singly = watch.opened
+        moved += watch.moved
+        watch.clear()
+        dataset.__getitems__([*range(len(ROWS))])
+        together = watch.opened
+        moved += watch.moved
+        after = positions(path)
+    again = "open it once, opening costs more than reading 44 bytes"
+    if singly or (before and first):
+        return f"the file is opened again for each row: {again}."
+    if together:
+        return f"the file is opened again for each batch: {again}."
+    if any(before[file] != after[file] for file in before if file in after):
+        return "an access moved the position of the open file."
+    if moved:
+        return "an access moves the position of an open file, and a forked process may read before it is put back."
+    return ""
+
+
+def _fault_of_no_rows(make: Any) -> str:
+    with written(ROWS) as path, in_case("for a batch of no rows"):
+        return difference_told(make(path, index_of(path)).__getitems__([]), [], "dataset.__getitems__([])")

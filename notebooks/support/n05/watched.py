@@ -1,0 +1,224 @@
+"""What is done to one file while an answer is tried: who opens it, which bytes are asked for, what moves its position.
+
+watching    a context manager; whatever opens that file inside of it, by Python's own calls, is noted
+FileWatch   what was noted
+FarBytes    bytes that say that they are longer than they are, so that places beyond 32 bits cost nothing
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+from support.n05.copied import LocalsWatch
+
+
+@dataclass
+class FileWatch:
+    """What was done to a file. A size of -1 asks for all that is left; a place of None, for what stands there."""
+
+    opened: int = 0
+    moved: int = 0
+    reads: list[tuple[int | None, int]] = field(default_factory=list)
+    locals: LocalsWatch = field(default_factory=LocalsWatch)
+
+    def clear(self) -> None:
+        """Forget what was noted."""
+        self.opened = 0
+        self.moved = 0
+        self.reads.clear()
+
+    def read_at_position(self, size: Any) -> None:
+        """Note a read that moves the position."""
+        self.moved += 1
+        self.reads.append((None, -1 if size is None else int(size)))
+        self.locals.look()
+
+
+class FarBytes(bytes):
+    """Bytes of a block that say that they are `more` longer: counting on their length leads far into a file."""
+
+    more = 0
+
+    def __len__(self) -> int:
+        return super().__len__() + self.more
+
+    def __bool__(self) -> bool:
+        return super().__len__() > 0
+
+
+class _WatchedFile:
+    """An open file that notes its reads and moves; far: how much longer each block says that it is."""
+
+    def __init__(self, file: Any, watch: FileWatch, far: int) -> None:
+        self._file = file
+        self._watch = watch
+        self._far = far
+        self._beyond = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _WatchedFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        while line := self.readline():
+            yield line
+
+    def tell(self) -> int:
+        return int(self._file.tell()) + self._beyond
+
+    def seek(self, *place: int) -> int:
+        self._watch.moved += 1
+        return int(self._file.seek(*place))
+
+    def read(self, size: int | None = -1) -> Any:
+        self._watch.read_at_position(size)
+        return self._told(self._file.read(size))
+
+    read1 = read
+
+    def readline(self, size: int | None = -1) -> Any:
+        text = self._file.readline(size)
+        self._watch.read_at_position(len(text))
+        return self._told(text)
+
+    def readinto(self, buffer: Any) -> Any:
+        self._watch.read_at_position(len(buffer))
+        return self._file.readinto(buffer)
+
+    readinto1 = readinto
+
+    def _told(self, text: Any) -> Any:
+        if not (self._far and isinstance(text, bytes) and text):
+            return text
+        self._beyond += self._far
+        told = FarBytes(text)
+        told.more = self._far
+        return told
+
+
+def _map_of(watch: FileWatch, is_it: Callable[[int], bool]) -> type[mmap.mmap]:
+    """Return a class of mapped files that notes slices, reads and moves of the one that is watched."""
+
+    class Map(mmap.mmap):
+        def __init__(self, number: int, *_: Any, **__: Any) -> None:
+            self.watched = is_it(number)
+
+        def __getitem__(self, place: Any) -> Any:
+            if self.watched:
+                start, stop, _ = (
+                    place.indices(len(self)) if isinstance(place, slice) else (place, place + 1, 1)
+                )
+                watch.reads.append((int(start), int(stop) - int(start)))
+            return super().__getitem__(place)
+
+        def seek(self, *place: Any) -> None:
+            watch.moved += self.watched
+            super().seek(*place)
+
+        def read(self, size: int | None = None) -> bytes:
+            if self.watched:
+                watch.read_at_position(size)
+            return super().read(size)
+
+        def readline(self) -> bytes:
+            line = super().readline()
+            if self.watched:
+                watch.read_at_position(len(line))
+            return line
+
+    return Map
+
+
+@contextmanager
+def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
+    """Note what is done to a file of this path. answers: where names imported from os, io or mmap are found, too."""
+    watch = FileWatch()
+    target = os.stat(path)
+
+    def is_it(number: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(number), target)
+        except OSError:
+            return False
+
+    def opening(call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def opened(name: Any, *arguments: Any, **named: Any) -> Any:
+            made = call(name, *arguments, **named)
+            if not is_it(made if isinstance(made, int) else made.fileno()):
+                return made
+            watch.opened += not isinstance(name, int)  # of a number, it is open already
+            return made if isinstance(made, int) else _WatchedFile(made, watch, far)
+
+        return opened
+
+    def noting(call: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+        @wraps(call)
+        def noted(number: int, *arguments: Any) -> Any:
+            if is_it(number):
+                note(*arguments)
+            return call(number, *arguments)
+
+        return noted
+
+    def moved(*_: Any) -> None:
+        watch.moved += 1
+
+    def read_at(size: int, place: int) -> None:
+        watch.reads.append((int(place), int(size)))
+        watch.locals.look()
+
+    def read_into_at(buffers: Any, place: int, *_: Any) -> None:
+        read_at(sum(map(len, buffers)), place)
+
+    def read_into(buffers: Any) -> None:
+        watch.read_at_position(sum(map(len, buffers)))
+
+    notes = {
+        "lseek": moved,
+        "read": watch.read_at_position,
+        "readv": read_into,
+        "pread": read_at,
+        "preadv": read_into_at,
+    }
+    inner = opening(io.open)
+    calls = [(builtins, "open", inner), (io, "open", inner), (os, "open", opening(os.open))]
+    calls += [
+        (os, name, noting(getattr(os, name), note)) for name, note in notes.items() if hasattr(os, name)
+    ]
+    calls.append((mmap, "mmap", _map_of(watch, is_it)))
+    with _in_place(calls, answers):
+        yield watch
+
+
+@contextmanager
+def _in_place(calls: Sequence[tuple[Any, str, Any]], answers: Sequence[Any]) -> Iterator[None]:
+    """Put calls in the place of a module's own, by their names and by those under which an answer has imported them."""
+    with ExitStack() as stack:
+        for module, name, call in calls:
+            original = getattr(module, name)
+            stack.enter_context(mock.patch.object(module, name, call))
+            for names in map(_globals_of, answers):
+                for other in [other for other, value in names.items() if value is original]:
+                    stack.enter_context(mock.patch.dict(names, {other: call}))
+        yield
+
+
+def _globals_of(answer: Any) -> dict[str, Any]:
+    """Return the globals of a function, or of a class's own methods."""
+    methods = vars(answer).values() if isinstance(answer, type) else [answer]
+    return next((method.__globals__ for method in methods if hasattr(method, "__globals__")), {})

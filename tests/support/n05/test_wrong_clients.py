@@ -1,0 +1,89 @@
+"""Wrong clients of a server, exercise 6 of notebook 05, that a reader found accepted."""
+
+import pytest
+
+from support.kit.mistakes import famous
+from support.n05.checks import check_client
+
+ANSWERS = {  # what is said, (old, new, …)
+    "only a batch connects anew in a forked process": (
+        "in a forked process",
+        (
+            "if self.owner != os.getpid():",
+            "if not self.owner or (method == 'POST' and self.owner != os.getpid()):",
+        ),
+    ),
+    "a connection for batches": (
+        "you connected 2 times",
+        (
+            'return self.ask("POST", "/rows", ',
+            'other = getattr(self, "other", None) or MyServerDataset(*self.address); self.other = other; '
+            'return other.ask("POST", "/rows", ',
+        ),
+    ),
+    "batches are kept": (
+        "each is one request, and nothing is kept",
+        (
+            "self.address, self.owner =",
+            "self.kept = {}; self.address, self.owner =",
+            'return self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))',
+            "key = tuple(indices)\n        if key not in self.kept:\n"
+            '            self.kept[key] = self.ask("POST", "/rows", json.dumps([*key]))\n        return self.kept[key]',
+        ),
+    ),
+    "the last row is kept": (
+        "each is one request, and nothing is kept",
+        (
+            "self.address, self.owner =",
+            "self.last = None, None; self.address, self.owner =",
+            'return self.ask("GET", f"/get/{index}")',
+            "if self.last[0] != index: self.last = index, self.ask('GET', f'/get/{index}')\n"
+            "        return self.last[1]",
+        ),
+    ),
+    "four rows a request": (
+        "each is one request, and nothing is kept",
+        (
+            'return self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))',
+            "return [row for k in range(0, len(indices), 4) "
+            'for row in self.ask("POST", "/rows", json.dumps(indices[k : k + 4]))]',
+        ),
+    ),
+    "the caller's indices are sorted": (
+        "the caller's list of indices is another one",
+        (
+            'return self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))',
+            "asked = [*indices]; indices.sort(); "
+            "rows = dict(zip(indices, self.ask('POST', '/rows', json.dumps(indices)))); "
+            "return [rows[index] for index in asked]",
+        ),
+    ),
+    "every complaint is an IndexError": (
+        "you raise an IndexError, which says that there is no such row: only 404 does",
+        ("(IndexError if answer.status == 404 else RuntimeError)", "IndexError"),
+    ),
+    "a complaint that ends a loop": (
+        "you raise StopIteration, which ends the loop around it",
+        ("else RuntimeError)", "else StopIteration)"),
+    ),
+    "always five": ("len(dataset) should be", ('return self.ask("GET", "/len")', "return 5")),
+    "one connection for all clients": (
+        "for two servers",
+        (
+            "self.connection, self.owner = http",
+            "MyServerDataset.connection, MyServerDataset.owner = http",
+            "self.address, self.owner = (host, port), 0",
+            "self.address = (host, port)",
+            "    def ask(",
+            "    owner = 0\n\n    def ask(",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_wrong_client_is_told_what_is_wrong_with_it(name):
+    said, changes = ANSWERS[name]
+    verdict = check_client(famous(check_client.reference, {name: changes})[name])
+    assert verdict.status == "wrong", verdict
+    assert said in verdict.message, verdict

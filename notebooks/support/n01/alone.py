@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lib.text import plural
+from support.kit.outside import remembering
 from support.kit.raised import Finding, in_case
 
 INDICES = "The batch holds the indices; dataset[index] is the item."
@@ -24,6 +25,7 @@ CACHED = (
     "An item is loaded whenever its batch comes: a dataset that augments gives another picture in each epoch."
 )
 REUSED = "`collate` may keep the list that it is given: make a new one for each batch."
+SHARED = "Each loader has a dataset, lists and a place of its own."
 SWALLOWED = "An error of the dataset or of `collate` is the caller's to hear of, and yours disappears."
 LOADED_TWICE = "An item is loaded once for its batch, not again."
 CHANGED = "A list of indices was changed: it belongs to the sampler, which may give it again."
@@ -123,13 +125,25 @@ def items_alone(items: Any) -> Any:
 
 def fault_of_alone(loader: Any) -> str:
     """Say what is wrong with a OneProcessLoader, "" if nothing."""
+    return remembering(_fault_in_all_cases)(loader)
+
+
+def _fault_in_all_cases(loader: Any) -> str:
     for size, batch in CASES:
         case = f"{plural(size, 'item')}, batches of {batch}"
         with in_case(case):
             said = _fault(loader, size, batch)
         if said:
             return f"{case}: {said}"
-    return _fault_of_lists(loader) or _fault_of_errors(loader)
+    return _fault_of_two(loader) or _fault_of_lists(loader) or _fault_of_errors(loader)
+
+
+def _fault_of_two(loader: Any) -> str:
+    """Say whether two loaders, which take turns, know of each other."""
+    two = [loader(TimesTen(size), Lists(size, 2), to_tuple) for size in (4, 3)]
+    got = list(zip(*two, strict=True))
+    due = [((20, 10), (10, 0)), ((0, 30), (20,))]
+    return "" if got == due else f"two loaders that take turns give {got}, due is {due}. {SHARED}"
 
 
 def _fault_of_lists(loader: Any) -> str:

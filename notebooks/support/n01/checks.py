@@ -109,11 +109,11 @@ _work = partial(edited, work)
 _load = partial(edited, load_in_order)
 _LOADED = "results.put((number, collate([dataset[index] for index in indices]), None))"
 _LOADED_ITEMS = "results.put((number, collate(items), None))"
-_SENT_ERROR = "results.put((number, None, error))"
+_SENT_ERROR = "results.put((number, None, sendable(error)))"
 _FIRST_ORDERS = "    hand_out(workers * prefetch)\n"
 _NOT_CAUGHT = _work(
     ("        try:\n    ", ""),
-    ("        except Exception as error:\n            results.put((number, None, error))", ""),
+    ("        except Exception as error:\n            " + _SENT_ERROR, ""),
 )
 END_ALL = "send_home(team, orders, results, missing)"
 TO_ITS_END = (("    try:\n", "    if True:\n"), ("    finally:\n", "    if True:\n"))
@@ -220,7 +220,7 @@ check_loader = Exercise(
     mistakes=_IN_ORDER
     | {
         trials.LOST: (_NOT_CAUGHT, load_in_order),
-        trials.AS_TEXT: (_work(("None, error)", "None, str(error))")), load_in_order),
+        trials.AS_TEXT: (_work(("sendable(error)", "str(error)")), load_in_order),
         trials.LEFT_EARLY: (work, _load(*TO_ITS_END)),
         trials.TORN: (
             _work(
@@ -232,6 +232,16 @@ check_loader = Exercise(
                 (_SENT_ERROR, _SENT_ERROR + "\n            continue\n        " + _LOADED_ITEMS),
             ),
             load_in_order,
+        ),
+        trials.CANT_TRAVEL: (_work(("sendable(error)", "error")), load_in_order),
+        trials.GIVES_UP: (_work(("orders.get()", "orders.get(timeout=60)")), load_in_order),
+        trials.SHARED: (
+            work,
+            edited(
+                load_in_order,
+                ("    early = dict[int, Any]()\n", "    early = shared\n    early.clear()\n"),
+                names={"shared": dict[int, Any]()},
+            ),
         ),
         trials.NO_LIST: (
             work,
@@ -280,6 +290,12 @@ check_times = Exercise(
         ),
         timing.EMPTY_STEP: Mistake(
             _times(("pace(kept, step)", "pace(kept, lambda batch: None)")), contains=(timing.NEVER_KEPT,)
+        ),
+        timing.STILL_LOADING: _times(
+            (
+                "return pace(kept, step), alone, pace(loader, step)",
+                "both = pace(loader, step)\n    next(iter(loader))\n    return pace(kept, step), alone, both",
+            )
         ),
         timing.OTHER_CLOCK: _times(("begun = 0.0", "begun = 0.0\n        clock = time.perf_counter")),
         timing.HOLDS: _times(("list(islice(loader, 8))", "list(loader)")),

@@ -20,15 +20,16 @@ from support.ranks import in_a_process
 PATIENCE = 10.0  # seconds without a word, where a right loader needs milliseconds
 SLOW = 10  # times as long as a right loader takes on this machine now: so long a loader may take at least
 LARGE = 200_000  # bytes of an item; a pipe holds 64 kB
-LONG = 2.0  # seconds: in a worker a shorter timeout ends at once; in the trainer any
 VAIN = 3  # looks into a queue that find nothing yet
 
 AFTER_EPOCH = "after an epoch"
 AFTER_BREAK = "after a `break`"
 AFTER_ERROR = "after an error"
+TWO_LOOPS = "where two loops take turns"
 
 HANGS = "all wait for ever"
 HOME = "Some results were never fetched, and a process ends only when all that it has put has been taken from the pipe."
+SHARED = "Each loop has a buffer, numbers and queues of its own."
 TIMED = (
     "A look that finds nothing yet is no end of them: what was ordered still comes, however long it takes."
 )
@@ -43,8 +44,7 @@ class _SlowQueue(queues.Queue):  # type: ignore[type-arg]
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take what is there; raises Empty."""
-        in_a_worker = os.getpid() != self.trainer
-        patient = block and (timeout is None or (in_a_worker and timeout >= LONG))
+        patient = block and timeout is None
         if not patient and self._finds_nothing():
             raise Empty
         return super().get(block, timeout)
@@ -82,6 +82,16 @@ class _Context:
 def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: Callable[[str], None]) -> None:
     """Take an epoch to its end, break one off, meet an error, as asked; tell each before it is tried."""
     for end in ends:
+        if end == TWO_LOOPS:
+            tell(f"{end}, {HANGS}. {SHARED}")
+            try:
+                said = _of_two_loops(work, load)
+            except Exception as error:
+                said = f"{end}, your code raised {error!r}. {SHARED}"
+            if said:
+                tell(said)
+                return
+            continue
         moment = f"with large batches, {end}"
         tell(f"{moment}, {HANGS}. {HOME}")
         in_vain: list[bool] = []
@@ -109,6 +119,20 @@ def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: C
             tell(f"{moment}, {plural(left, 'worker')} {'is' if left == 1 else 'are'} still there. {HOME}")
             return
     tell("")
+
+
+def _of_two_loops(work: Any, load: Any) -> str:
+    """Take two epochs of different items in turns; say what is wrong."""
+    context = multiprocessing.get_context("fork")
+    epochs = [
+        load(
+            work, {i: place + i for i in range(8)}, [[i] for i in range(8)], list, workers=2, context=context
+        )
+        for place in (0, 100)
+    ]
+    got = list(zip(*epochs, strict=True))
+    due = [([i], [100 + i]) for i in range(8)]
+    return "" if got == due else f"{TWO_LOOPS}, they give {got[:3]} and so on, due are {due[:3]}. {SHARED}"
 
 
 def _still_there(seconds: float, tell: Callable[[], object]) -> int:

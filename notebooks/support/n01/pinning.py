@@ -9,6 +9,7 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
+from support.kit.outside import remembering
 from support.kit.raised import told_of
 from support.kit.threads import Aside
 
@@ -85,6 +86,10 @@ def _pin(asked: list[Any], batch: Any) -> str:
 
 def fault_of_pinning(stage: Callable[..., Any]) -> str:
     """Say what is wrong with pin_stage, "" if nothing."""
+    return remembering(_fault_of_stage)(stage)
+
+
+def _fault_of_stage(stage: Callable[..., Any]) -> str:
     data: SimpleQueue[Any] = SimpleQueue()
     results = _Results(data)
     asked: list[Any] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -37,7 +38,8 @@ def predict_epoch(
     """Return the seconds of an epoch; `loads` has the seconds of each batch, the others are seconds a batch."""
     batches = len(loads)
     if workers == 0:
-        return sum(loads) + batches * (read + step)
+        alone = sum(loads) + batches * (read + step)
+        return max(alone, (sum(loads) + batches * step) / cores)
     loaded = dict[int, float]()
     taken = dict[int, float]()
     done = {-1: 0.0}
@@ -50,6 +52,15 @@ def predict_epoch(
     return max(done[batches - 1], busy / cores)
 
 
+def sendable(error: Exception) -> Exception:
+    """Return an error that pickle carries there and back: itself, otherwise a RuntimeError with its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(repr(error))
+    return error
+
+
 def work(dataset: Any, collate: Any, orders: Any, results: Any) -> None:
     """Load what is ordered until None comes."""
     while (order := orders.get()) is not None:
@@ -57,7 +68,7 @@ def work(dataset: Any, collate: Any, orders: Any, results: Any) -> None:
         try:
             results.put((number, collate([dataset[index] for index in indices]), None))
         except Exception as error:
-            results.put((number, None, error))
+            results.put((number, None, sendable(error)))
 
 
 def send_home(team: Any, orders: Any, results: Any, missing: Any) -> None:

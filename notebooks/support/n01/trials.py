@@ -8,15 +8,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lib.text import plural
+from support.kit.outside import remembering
 from support.kit.raised import told_of
-from support.n01.on_processes import AFTER_BREAK, AFTER_EPOCH, AFTER_ERROR, fault_on_processes
+from support.n01.on_processes import AFTER_BREAK, AFTER_EPOCH, AFTER_ERROR, TWO_LOOPS, fault_on_processes
+from support.n01.on_processes import SHARED as SHARED
 from support.n01.watched import (
+    TRAVELLING,
     Batches,
     EpochCase,
     Items,
     NoListError,
     Stuck,
     UnknownError,
+    UnreadableError,
+    UnwritableError,
     WatchedTeam,
     to_nothing,
 )
@@ -55,6 +60,9 @@ REUSED = (
 TORN = "What `collate` raises is an error of the worker, too, and must reach the training process."
 NO_LIST = "An error of the batch sampler ends the epoch, too, and then nobody has sent the workers home."
 
+CANT_TRAVEL = "An exception that pickle can't carry there and back arrives as a RuntimeError with its text."
+GIVES_UP = "A look that finds no order is no end of them: a step may take longer than any timeout."
+
 VARIABLES = 1  # that may still name an old batch: one that was not assigned again
 
 IN_ORDER: Sequence[EpochCase] = (
@@ -77,19 +85,22 @@ TO_THE_END: Sequence[EpochCase] = (
     EpochCase(size=12, batch=2, workers=1, stop=2),
     EpochCase(size=12, batch=2, workers=3, stop=1),
     EpochCase(size=15, batch=3, workers=2),
-    EpochCase(size=12, batch=2, workers=2, bad=7, unknown=True),
+    EpochCase(size=12, batch=2, workers=2, bad=7, kind=UnknownError),
+    EpochCase(size=12, batch=2, workers=2, bad=7, kind=UnwritableError),
+    EpochCase(size=12, batch=2, workers=2, bad=7, kind=UnreadableError.of),
     EpochCase(size=6, batch=2, workers=2, collate=to_nothing),
 )
 
 
 def fault_in_order(answer: tuple[Any, Any]) -> str:
     """Say what is wrong with (work, load_in_order) in epochs to their end, "" if nothing."""
-    return _fault(answer, IN_ORDER, [AFTER_EPOCH])
+    return remembering(lambda both: _fault(both, IN_ORDER, [AFTER_EPOCH, TWO_LOOPS]))(answer)
 
 
 def fault_to_the_end(answer: tuple[Any, Any]) -> str:
     """Say what is wrong with (work, load_in_order), also after errors and breaks, "" if nothing."""
-    return _fault(answer, TO_THE_END, [AFTER_EPOCH, AFTER_BREAK, AFTER_ERROR])
+    ends = [AFTER_EPOCH, AFTER_BREAK, AFTER_ERROR, TWO_LOOPS]
+    return remembering(lambda both: _fault(both, TO_THE_END, ends))(answer)
 
 
 def _fault(answer: tuple[Any, Any], cases: Sequence[EpochCase], ends: Sequence[str]) -> str:
@@ -123,6 +134,12 @@ class _Trial:
         self.clearing_up = False  # the loop has been left
 
     def fault(self) -> str:
+        """Take all epochs; say what is wrong, and first of all whether a worker has given up."""
+        said = self.of_epochs()
+        gave_up = said and any(worker.gave_up for worker in self.team.workers)
+        return f"a worker has ended behind a look that found nothing. {GIVES_UP}" if gave_up else said
+
+    def of_epochs(self) -> str:
         """Take all epochs; say what is wrong."""
         try:
             for _ in range(self.case.epochs):
@@ -160,6 +177,8 @@ class _Trial:
 
     def of_waiting(self) -> str:
         """Say why everybody waits for everybody."""
+        if self.team.lost and not self.case.travels:
+            return f"{self.what_raises()}, its message is lost on the way, and the loop waits for ever. {CANT_TRAVEL}"
         dead = [worker.error for worker in self.team.workers if worker.error]
         if self.case.bad_batch < len(self.due) and any(map(self.is_expected, dead)):
             return f"{self.what_raises()}, and the loop waits for ever. {self.of_lost()}"
@@ -183,7 +202,14 @@ class _Trial:
 
     def is_expected(self, error: BaseException) -> bool:
         """Say whether an exception is the one that this case raises in a worker."""
+        if not self.case.travels and isinstance(error, RuntimeError):
+            return str(self.case.raised) in str(error)
         return (type(error), error.args) == (type(self.case.raised), self.case.raised.args)
+
+    def is_known(self, error: Exception) -> bool:
+        """Say whether an exception is one that an item, collating or the sampler may have raised."""
+        as_text = not self.case.travels and isinstance(error, RuntimeError)
+        return as_text or isinstance(error, (*TRAVELLING, NoListError))
 
     def of_lost(self) -> str:
         """Say what is to become of an error of this case."""
@@ -191,6 +217,8 @@ class _Trial:
 
     def of_error(self, error: Exception) -> str:
         """Tell what the loop has raised, and whether it should have been the worker's own error."""
+        if not self.case.travels:
+            return f"{told_of(error)} {CANT_TRAVEL}"
         if self.case.collate is to_nothing and "must derive from BaseException" in str(error):
             return f"`collate` returns None, and {told_of(error)} {NOTHING}"
         of_a_text = ("must derive from BaseException", "has no file", "fits no batch")
@@ -229,12 +257,9 @@ class _Trial:
                     self.clearing_up = True
                     iterator.close()
                     break
-        except (
-            KeyError,
-            ValueError,
-            UnknownError,
-            NoListError,
-        ) as error:  # what an item, collating or the sampler raises
+        except Exception as error:
+            if not self.is_known(error):
+                raise
             failed = error
         return self.of_end(failed)
 

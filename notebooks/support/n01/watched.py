@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import queue
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,24 +22,43 @@ AFTER_ERROR = "after an error"
 
 NEVER = 10**6  # the number of a batch that no epoch has
 MOST_LOOKS = 50  # into an empty queue, while nobody can go on
+VAIN = 3  # looks of a worker with a timeout that find nothing yet: a step may take longer than any
 
 
 class Stuck(BaseException):
     """Everybody waits for everybody: raised in the training process, where no `except Exception` catches it."""
 
 
+class _Unreadable:
+    """What stands in a queue for a message that pickle can't read again."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 class _Queue:
-    """A queue of which the team knows who waits. What a worker puts arrives as a copy, as from another process."""
+    """A queue of which the team knows who waits. What a worker puts arrives as pickle carries it between processes.
+
+    What pickle can't write is lost, as there; what it can't read again raises where it is taken.
+    """
 
     def __init__(self, team: WatchedTeam) -> None:
         self.team = team
         self.items: list[Any] = []
+        self.looks = 0  # of a worker, with a timeout
 
     def put(self, item: Any, *_: Any, **__: Any) -> None:
         from_trainer = threading.get_ident() == self.team.trainer
         if not from_trainer:
-            with suppress(Exception):  # what can't be copied arrives as it is
-                item = deepcopy(item)
+            try:
+                written = pickle.dumps(item)
+            except Exception:
+                self.team.lost = True
+                return
+            try:
+                item = pickle.loads(written)
+            except Exception as error:
+                item = _Unreadable(error)
         with self.team.changed:
             self.items.append(item)
             if not from_trainer:
@@ -51,14 +69,29 @@ class _Queue:
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         with self.team.changed:
-            if threading.get_ident() == self.team.trainer:
+            me = threading.get_ident()
+            if me == self.team.trainer:
                 self.team.before_get()
-            if not self.items and (not block or timeout is not None):
-                self.team.wait_a_while(lambda: bool(self.items), PATIENCE if block else 0.02)
-                if not self.items:
-                    raise queue.Empty
-            self.team.wait(threading.get_ident(), "get", lambda: bool(self.items))
-            return self.items.pop(0)
+            if not block or timeout is not None:
+                self.look_for(PATIENCE if block else 0.02)
+            self.team.wait(me, "get", lambda: bool(self.items))
+            self.team.looked_in_vain.discard(me)
+            item = self.items.pop(0)
+        if isinstance(item, _Unreadable):
+            self.team.lost = True
+            raise item.error
+        return item
+
+    def look_for(self, seconds: float) -> None:
+        """Wait no longer than that for an item; raises Empty. In a worker the first looks find nothing yet."""
+        me = threading.get_ident()
+        self.looks += me != self.team.trainer
+        too_early = 0 < self.looks <= VAIN
+        if not (too_early or self.items):
+            self.team.wait_a_while(lambda: bool(self.items), seconds)
+        if too_early or not self.items:
+            self.team.looked_in_vain.add(me)
+            raise queue.Empty
 
     def get_nowait(self) -> Any:
         return self.get(block=False)
@@ -88,6 +121,7 @@ class _Worker(threading.Thread):
         super().__init__(*given, **named, daemon=True)
         self.error: BaseException | None = None
         self.over = False
+        self.gave_up = False  # because it found no order
         self.joined = False
         self.killed = False
 
@@ -102,6 +136,7 @@ class _Worker(threading.Thread):
             self.error = None if isinstance(error, EndedError) else error
         with self.team.changed:
             self.over = True
+            self.gave_up = self.ident in self.team.looked_in_vain and not self.team.closed
             self.team.look()
 
     def is_alive(self) -> bool:
@@ -143,6 +178,8 @@ class WatchedTeam(Waits):
         self.workers: list[_Worker] = []
         self.handed: list[_Queue] = []
         self.results = 0
+        self.lost = False  # whether a message of a worker could not be written or read
+        self.looked_in_vain: set[int] = set()  # whose last look found nothing
         self.empty_handed = 0  # how often the trainer looked for a result in vain, while nobody could go on
         self.before_get: Callable[[], object] = bool  # called when the trainer asks for a result
         self.stuck_in = ""
@@ -240,6 +277,29 @@ class UnknownError(Exception):
     """What an item raises where nobody has thought of it."""
 
 
+class UnwritableError(Exception):
+    """What pickle can't write, as an error that holds an open file."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle a file")
+
+
+class UnreadableError(Exception):
+    """What pickle writes and can't read again: it would call the class with the text alone."""
+
+    def __init__(self, item: str, why: str) -> None:
+        super().__init__(f"{item} {why}")
+
+    @classmethod
+    def of(cls, text: str) -> UnreadableError:
+        """Make one of a text."""
+        item, what = text.split(" has ")
+        return cls(item, f"has {what}")
+
+
+TRAVELLING: tuple[type[Exception], ...] = (KeyError, ValueError, UnknownError)
+
+
 def to_nothing(items: Any) -> None:
     """Collate: a batch that is None, as of a collate that only counts."""
 
@@ -257,7 +317,7 @@ class EpochCase:
 
     late: batches that are ready only after so many results. bad: the item that raises. torn: the item with which no
     batch can be collated. no_list: the list at which the sampler raises. stop: the number of batches after which the
-    loop breaks off. unknown: what an item raises is of a class that no loader can know.
+    loop breaks off. kind: makes what the item raises, of a text.
     """
 
     size: int
@@ -271,7 +331,7 @@ class EpochCase:
     shuffled: bool = False
     stop: int = NEVER
     epochs: int = 1
-    unknown: bool = False
+    kind: Callable[[str], Exception] = KeyError
     collate: Callable[[Any], Any] = Made
 
     def __str__(self) -> str:
@@ -289,8 +349,12 @@ class EpochCase:
         """Return what an item or collating raises."""
         if self.torn is not None:
             return ValueError(f"item {self.torn} fits no batch")
-        kind = UnknownError if self.unknown else KeyError
-        return kind(f"item {self.bad} has no file")
+        return self.kind(f"item {self.bad} has no file")
+
+    @property
+    def travels(self) -> bool:
+        """Say whether pickle carries what is raised there and back."""
+        return isinstance(self.raised, TRAVELLING)
 
 
 class Items:

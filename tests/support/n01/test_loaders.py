@@ -1,12 +1,14 @@
 """How a loader with workers is tried: right ones that are built otherwise pass, wrong ones are told what they did."""
 
+import pickle
 import queue
 
 import pytest
 
+from support.kit import outside
 from support.n01 import checks as n01
 from support.n01 import on_processes, trials
-from support.n01.solved import load_in_order, work
+from support.n01.solved import load_in_order, sendable, work
 
 CLEAR_UP = "send_home(team, orders, results, missing)"
 load = n01._load
@@ -131,6 +133,155 @@ def work_with_one_list(dataset, collate, orders, results):
 
 
 ONE_LIST_AHEAD[1].__globals__["one_ahead"] = one_ahead
+RIGHT_WORK = """
+def work(dataset, collate, orders, results):
+    while True:
+        order = NEXT_ORDER
+        if order is None:
+            return
+        number, indices = order
+        try:
+            results.put((number, collate([dataset[index] for index in indices]), None))
+        except Exception as error:
+            results.put((number, None, sendable(error)))
+"""
+
+
+def takes_orders(how, sentinel="None"):
+    """A worker that takes its orders in another way, from functions of its own."""
+    space = {"__name__": "__main__", "queue": queue, "sendable": sendable}
+    helpers = f"""
+def patiently(orders):
+    while True:
+        try:
+            return orders.get(timeout=5)
+        except queue.Empty:
+            continue
+
+
+def gives_up(orders, **patience):
+    try:
+        return orders.get(**patience)
+    except queue.Empty:
+        return {sentinel}
+"""
+    exec(helpers + RIGHT_WORK.replace("NEXT_ORDER", how), space)
+    return space["work"], load_in_order
+
+
+GIVES_UP = {
+    "after five seconds": takes_orders("orders.get(timeout=5)"),
+    "after an hour": takes_orders("orders.get(True, 3600)"),
+    "without a word": takes_orders("gives_up(orders, timeout=60)"),
+    "at once": takes_orders("gives_up(orders, block=False)"),
+}
+
+
+@pytest.mark.parametrize("answer", GIVES_UP.values(), ids=GIVES_UP)
+@pytest.mark.parametrize("check", [n01.check_order, n01.check_loader])
+def test_a_worker_that_gives_up_when_the_trainer_is_slow_is_told_so(check, answer):
+    verdict = check(*answer)
+    assert verdict.status == "wrong"
+    assert trials.GIVES_UP in verdict.message
+    assert not [said for said in check.mistakes if said in verdict.message and said != trials.GIVES_UP], verdict
+
+
+@pytest.mark.ranks
+def test_a_worker_that_looks_again_after_a_timeout_is_right():
+    verdict = n01.check_loader(*takes_orders("patiently(orders)"))
+    assert verdict.status == "right", verdict
+
+
+def written_back(error):
+    """Send the error as bytes that may not be read again, and its text beside it."""
+    try:
+        return pickle.dumps(error), repr(error)
+    except Exception:
+        return b"", repr(error)
+
+
+def work_sends_bytes(dataset, collate, orders, results):
+    for number, indices in iter(orders.get, None):
+        try:
+            results.put((number, collate([dataset[index] for index in indices]), None))
+        except Exception as error:
+            results.put((number, None, written_back(error)))
+
+
+def read(written):
+    """Return the error that bytes hold, or one with its text."""
+    try:
+        return pickle.loads(written[0])
+    except Exception:
+        return RuntimeError(f"in a worker: {written[1]}")
+
+
+TRAVELS_OTHERWISE = (work_sends_bytes, load(("raise error", "raise read(error)")))
+TRAVELS_OTHERWISE[1].__globals__["read"] = read
+
+
+@pytest.mark.ranks
+def test_a_loader_that_reads_the_error_in_the_trainer_is_right():
+    verdict = n01.check_loader(*TRAVELS_OTHERWISE)
+    assert verdict.status == "right", verdict
+
+
+def only_written(error):
+    """Forget that what can be written may still not be read."""
+    try:
+        pickle.dumps(error)
+    except Exception:
+        return RuntimeError(repr(error))
+    return error
+
+
+WRITTEN_ONLY = worker(("sendable(error)", "only_written(error)"))
+WRITTEN_ONLY.__globals__["only_written"] = only_written
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (worker(("sendable(error)", "error")), load_in_order),
+        (WRITTEN_ONLY, load_in_order),
+    ],
+    ids=["as it is", "written and not read"],
+)
+def test_an_error_that_cannot_travel_is_told_to_come_as_its_text(answer):
+    verdict = n01.check_loader(*answer)
+    assert verdict.status == "wrong"
+    assert trials.CANT_TRAVEL in verdict.message
+    sentences = [said for said in n01.check_loader.mistakes if said in verdict.message]
+    assert len(sentences) <= 1, verdict
+
+
+def state_shared(clear):
+    """A buffer that is made once for all loops; cleared before each, it fails where two take turns."""
+    lines = "    early = shared\n" + "    early.clear()\n" * clear
+    fetched = "[early.update({number: said}) for number, *said in [results.get() for _ in missing]]"
+    return work, n01.edited(
+        load_in_order,
+        ("    early = dict[int, Any]()\n", lines),
+        (CLEAR_UP, f"{fetched}; send_home(team, orders, results, ())"),
+        names={"shared": {}},
+    )
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("check", [n01.check_order, n01.check_loader])
+def test_a_buffer_that_two_loops_share_is_told_so(check):
+    verdict = check(*state_shared(clear=True))
+    assert verdict.status == "wrong"
+    assert trials.SHARED in verdict.message
+
+
+def test_a_buffer_in_which_a_loop_leaves_something_is_told_so():
+    verdict = n01.check_loader(*state_shared(clear=False))
+    assert verdict.status == "wrong"
+    assert f"in `shared`. {outside.REMEMBERED}" in verdict.message
+    assert not [said for said in n01.check_loader.mistakes if said in verdict.message], verdict
+
+
 WRONG = {
     "reads one list ahead": (
         ONE_LIST_AHEAD,

@@ -5,6 +5,7 @@ from copy import deepcopy
 
 import pytest
 
+from support.kit import outside
 from support.kit.mistakes import edited
 from support.n01 import prediction
 from support.n01.prediction import check_predict
@@ -15,7 +16,7 @@ def by_lists(loads, workers, cores, read, send, receive, step, prefetch=2):
     """The moments in lists, with a sentinel in front of each: the first batches find a 0 there."""
     alone = sum(load + read + step for load in loads)
     if not workers:
-        return alone
+        return max(alone, (alone - len(loads) * read) / cores)
     free = [0] * workers
     ordered = [0] * (workers * prefetch)
     now = 0
@@ -44,7 +45,7 @@ def by_recursion(loads, workers, cores, read, send, receive, step, prefetch=2):
 
     n = len(loads)
     if workers == 0:
-        return sum(loads, n * (read + step))
+        return max(sum(loads, n * (read + step)), sum(loads, n * step) / cores)
     end = moment("received", n - 1) + step if n else 0
     return max(end, sum(loads, n * (send + receive + step)) / cores)
 
@@ -52,7 +53,8 @@ def by_recursion(loads, workers, cores, read, send, receive, step, prefetch=2):
 def by_queue(loads, workers, cores, read, send, receive, step, prefetch=2):
     """A trainer that hands orders to queues, and workers that are asked for their next result."""
     if not workers:
-        return sum(loads) + (read + step) * len(loads)
+        computed = sum(loads) + step * len(loads)
+        return max(computed + read * len(loads), computed / cores)
     queues = [[] for _ in range(workers)]
     clocks = [0.0] * workers
     todo = iter(enumerate(loads))
@@ -81,6 +83,7 @@ def changed(*changes):
 
 
 ALONE = "sum(loads) + batches * (read + step)"
+ALONE_BUSY = "(sum(loads) + batches * step)"
 RECEIVED = "taken.get(b - workers * prefetch, 0)"
 BUSY = "sum(loads) + batches * (send + receive + step)"
 SEND_BY_THE_TRAINER = changed(("+ loads[b] + send", "+ loads[b]"), (") + receive", ") + send + receive"))
@@ -103,9 +106,10 @@ NO_RECEIVE = "The trainer also has to receive a batch before its step."
             prediction.ONE_UNBOUND,
         ),
         (
-            changed((f"return {ALONE}", f"return max({ALONE}, ({BUSY}) / cores)")),
+            changed((ALONE_BUSY, f"({BUSY})")),
             prediction.SENT_TO_NOBODY,
         ),
+        (changed((f"max(alone, {ALONE_BUSY} / cores)", "alone")), prediction.ALONE_ON_LESS),
         (changed((RECEIVED, "done.get(b - workers * prefetch - 1, 0)")), ORDERED_BEFORE),
     ],
 )
@@ -150,7 +154,7 @@ def test_a_formula_for_the_steady_state_is_told_what_it_cannot_know(load_of):
         changed(("read + loads[b]", "max(read, loads[b])")),
         changed(("done[b] = taken[b] + step", "done[b] = taken[b] + step + send")),
         changed(("+ receive\n", "+ receive * (b > 0)\n")),
-        changed(("return max(", "return round(max("), ("busy / cores)", "busy / cores))")),
+        changed(("return max(done", "return round(max(done"), ("busy / cores)", "busy / cores))")),
         changed(("range(batches)", "range(1, batches)"), ("done = {-1: 0.0}", "done = {0: 0.0}")),
     ],
 )
@@ -172,8 +176,61 @@ def test_a_prediction_that_changes_its_loads_is_told_so_and_spoils_no_case():
 
     verdict = check_predict(consuming)
     assert verdict.status == "wrong"
-    assert prediction.CHANGES in verdict.message
+    assert "12, prefetch = 2, your function has changed its argument loads, which is [] afterwards" in verdict.message
     assert check_predict.all_cases() == before
+
+
+def with_lists(where):
+    """Moments in lists that are made `where`: in the function, or once for all calls of it."""
+    in_the_function = """
+def predict_epoch(loads, workers, cores, read, send, receive, step, prefetch=2):
+    loaded, taken = [], []
+"""
+    once = """
+loaded, taken = [], []
+def predict_epoch(loads, workers, cores, read, send, receive, step, prefetch=2):
+"""
+    a_default = """
+def predict_epoch(loads, workers, cores, read, send, receive, step, prefetch=2, loaded=[], taken=[]):
+"""
+    an_attribute = """
+class State:
+    loaded, taken = [], []
+def predict_epoch(loads, workers, cores, read, send, receive, step, prefetch=2):
+    loaded, taken = State.loaded, State.taken
+"""
+    rest = """
+    if workers == 0:
+        return max(sum(loads) + len(loads) * (read + step), (sum(loads) + len(loads) * step) / cores)
+    done = 0
+    for b in range(len(loads)):
+        free = loaded[b - workers] if b >= workers else 0
+        ordered = taken[b - workers * prefetch] if b >= workers * prefetch else 0
+        loaded.append(max(free, ordered) + read + loads[b] + send)
+        taken.append(max(loaded[-1], done) + receive)
+        done = taken[-1] + step
+    return max(done, (sum(loads) + len(loads) * (send + receive + step)) / cores)
+"""
+    space = {"__name__": "__main__"}
+    heads = dict(inside=in_the_function, once=once, default=a_default, attribute=an_attribute)
+    exec(heads[where] + rest, space)
+    return space["predict_epoch"]
+
+
+def test_moments_in_lists_are_right_where_each_call_makes_its_own():
+    assert check_predict(with_lists("inside")).status == "right"
+
+
+@pytest.mark.parametrize("where, names", [("once", "`loaded`"), ("default", "`loaded`"), ("attribute", "`loaded`")])
+def test_lists_that_outlive_a_call_are_told_so_and_nothing_of_a_formula(where, names):
+    answer = with_lists(where)
+    for _ in range(2):  # the check is called twice: by `use`, and for its sentence
+        verdict = check_predict(answer)
+        assert verdict.status == "wrong"
+        assert names in verdict.message
+        assert outside.REMEMBERED in verdict.message
+        assert prediction.STEADY not in verdict.message
+        assert not [sentence for sentence in check_predict.mistakes if sentence in verdict.message], verdict
 
 
 def test_two_faults_at_once_are_not_told_as_one_that_is_not_there():

@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 
+from support.kit import outside
 from support.n01 import timing
 from support.n01.checks import check_times
 
@@ -29,9 +30,14 @@ def nothing(batch):
     pass
 
 
+def whole_loop_for_some(loader, count):
+    """Keep the first batches of a loop that goes to its end: then no worker has anything left to load."""
+    return [batch for number, batch in enumerate(loader) if number < count]
+
+
 def fifty_batches(loader, step, clock):
-    """No whole epoch; and no step of the three is the first of all."""
-    kept = kept_of(loader, 5)
+    """No whole epoch, but for the batches that are kept; and no step of the three is the first of all."""
+    kept = whole_loop_for_some(loader, 5)
     step(kept[0])
     return [seconds_of(each, use, clock, 50) for each, use in ((kept, step), (loader, nothing), (loader, step))]
 
@@ -40,7 +46,7 @@ def backwards(loader, step, clock):
     """The three in another order: the first step of all is one beside the loader."""
     both = seconds_of(loader, step, clock)
     alone = seconds_of(loader, id, clock)
-    return seconds_of(kept_of(loader, 5), step, clock), alone, both
+    return seconds_of(whole_loop_for_some(loader, 5), step, clock), alone, both
 
 
 def by_stamps(loader, step, clock):
@@ -54,7 +60,8 @@ def by_stamps(loader, step, clock):
         return statistics.fmean(b - a for a, b in itertools.pairwise(looks))
 
     kept = list(itertools.islice(loader, 8))
-    return stamps(kept, step), stamps(loader, nothing), stamps(loader, step)
+    alone = stamps(loader, nothing)
+    return stamps(kept, step), alone, stamps(loader, step)
 
 
 def keeps_on_the_way(loader, step, clock):
@@ -71,7 +78,7 @@ def keeps_on_the_way(loader, step, clock):
 
 def from_the_second_batch_on(loader, step, clock):
     """The interval begins when the first batch is there, and nobody has trained on it."""
-    kept = kept_of(loader, 8)
+    kept = whole_loop_for_some(loader, 8)
     step(kept[0])
 
     def pace(batches, use):
@@ -202,9 +209,54 @@ def epochs(loader, step, clock):
     return seconds_of(kept, step, clock), 20 * seconds_of(loader, nothing, clock), seconds_of(loader, step, clock)
 
 
+def step_at_once(loader, step, clock):
+    """The step is timed while workers that stay still fill their places."""
+    kept = kept_of(loader, 8)
+    return [seconds_of(each, use, clock) for each, use in ((kept, step), (loader, nothing), (loader, step))]
+
+
+def step_beside_an_open_loop(loader, step, clock):
+    """The loop from which the kept batches come is left open."""
+    alone = seconds_of(loader, nothing, clock)
+    both = seconds_of(loader, step, clock)
+    left_open = iter(loader)
+    kept = [next(left_open) for _ in range(5)]
+    return seconds_of(kept, step, clock), alone, both
+
+
+def step_last(loader, step, clock):
+    """The step behind the others, and behind a loop that is left."""
+    alone = seconds_of(loader, nothing, clock)
+    both = seconds_of(loader, step, clock)
+    return seconds_of(kept_of(loader, 5), step, clock), alone, both
+
+
+def sums_for_ever(loader, step, clock, looks=[]):  # noqa: B006  that is the mistake
+    """The looks at the clock in a list that is made once."""
+
+    def pace(batches, use):
+        for batch in batches:
+            use(batch)
+            looks.append(clock())
+        return (looks[-1] - looks[0]) / (len(looks) - 1)
+
+    kept = whole_loop_for_some(loader, 5)
+    return pace(kept, step), pace(loader, nothing), pace(loader, step)
+
+
+def test_lists_that_outlive_a_call_are_told_so():
+    for _ in range(2):
+        verdict = check_times(sums_for_ever)
+        assert verdict.status == "wrong"
+        assert f"in `looks`. {outside.REMEMBERED}" in verdict.message
+
+
 @pytest.mark.parametrize(
     "answer, says",
     [
+        (step_at_once, timing.STILL_LOADING),
+        (step_beside_an_open_loop, timing.STILL_LOADING),
+        (step_last, timing.STILL_LOADING),
         (by_median, timing.MEDIAN),
         (one_batch_repeated, timing.REPEATED),
         (eight_of_each, f"took more than 8 batches. {timing.SHORT}"),

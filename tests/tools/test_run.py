@@ -86,7 +86,13 @@ def test_hangs_where_no_signal_is_heard():
 """
 
 
-@pytest.mark.parametrize(("workers", "counted"), [([], (0, 0, 0)), (["-n", "1"], (1, 1, 0))], ids=["alone", "a worker"])
+@pytest.mark.parametrize(
+    ("workers", "counted"),
+    [
+        pytest.param([], (0, 0, 0), id="alone"),
+        pytest.param(["-n", "1"], (1, 1, 0), id="a worker", marks=pytest.mark.prove),
+    ],
+)
 def test_what_hangs_says_where_and_a_worker_costs_its_own_test_alone(tmp_path: Path, workers, counted) -> None:
     (tmp_path / "test_hangs.py").write_text(HANGS, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "--junitxml=report.xml", "test_hangs.py", *workers]
@@ -100,6 +106,7 @@ def test_what_hangs_says_where_and_a_worker_costs_its_own_test_alone(tmp_path: P
     assert suite.counts(tmp_path / "report.xml") == counted
 
 
+@pytest.mark.prove
 def test_a_worker_that_dies_costs_its_own_test_alone(tmp_path: Path) -> None:
     dies = "import os\n" + "".join(f"def test_{k}(): pass\n" for k in range(9)) + "def test_dies(): os._exit(1)\n"
     for name in ("test_a.py", "test_b.py", "test_c.py"):

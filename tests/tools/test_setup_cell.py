@@ -46,7 +46,6 @@ def run(folder: Path, colab: bool = False, text: str = setup_cell.text(ADDRESS),
 NOT_INSTALLED = f"""
 import sys
 sys.path[:] = [entry for entry in sys.path if "site-packages" in entry or not entry.startswith({str(ROOT)!r})]
-sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in finder.__module__]
 """
 
 
@@ -158,10 +157,13 @@ def test_after_the_command_that_the_error_names_the_cell_finds_the_project(tmp_p
     assert run(clone / "notebooks")[:2] == ["set up", str(clone / "notebooks")]
 
 
-def test_away_from_the_project_the_installed_one_is_used_and_the_cell_is_short_with_the_address(tmp_path: Path):
-    for module in run(tmp_path)[-2:]:
-        assert os.path.exists(module)
-        assert not Path(module).is_relative_to(tmp_path)
+def test_away_from_the_project_it_says_so_also_where_lib_is_installed(tmp_path: Path) -> None:
+    result = execute(tmp_path, False, setup_cell.text(ADDRESS), "import lib", {})
+    assert result.returncode != 0
+    assert MISSING in result.stderr
+
+
+def test_the_cell_is_short_and_has_the_address() -> None:
     text = setup_cell.text(address())
     assert len(text.splitlines()) <= 24
     assert f'ref = "{address().ref}"\nrepository = "{address().repository}"\n' in text

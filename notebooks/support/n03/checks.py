@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DistributedSampler as TorchSampler
 
+from lib.text import plural
 from support.built import MyDistributedSampler, my_share
 from support.kit.exercise import Exercise
 from support.kit.exercise import use as use
 from support.kit.judged import judged
 from support.kit.mistakes import famous
+from support.kit.values import short
 from support.n03 import mistakes, redeals, scores, stories
 from support.n03.guesses import guess_broadcasts as guess_broadcasts
 from support.n03.guesses import guess_harmful as guess_harmful
@@ -29,13 +31,17 @@ from support.n03.stories import ALONE, BEGIN, DEFAULTS, KEYWORDS, LENGTH, MADE, 
 
 
 def _a_list(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Ask for a list, and for arguments that are afterwards what they were."""
+    """Ask for a list, for arguments that are afterwards what they were, and for earlier results that are, too."""
+    before: list[tuple[Any, Any]] = []
 
     def asked(**case: Any) -> Any:
         given = copy.deepcopy(case)
         found = answer(**given)
         if changed := [name for name in case if given[name] != case[name]]:
             return f"a change of `{changed[0]}`, which belongs to the caller"
+        if any(earlier != copied for earlier, copied in before):
+            return "a change of what an earlier call has returned"
+        before[:] = [(found, copy.deepcopy(found))]
         return found if found is None or isinstance(found, list) else f"a {type(found).__name__}, not a list"
 
     return asked
@@ -51,14 +57,57 @@ def _share(order: list[int], world_size: int, rank: int, drop_last: bool) -> lis
 
 
 def _share_cases() -> Iterator[dict[str, Any]]:
-    """Yield readable cases first, then 1..24 samples on 1..9 ranks; by tens, so that no index is a position, too."""
-    # twice (10, 3): another order of the same length
-    sizes = [(6, 3), (10, 3), (2, 5), (10, 3), *itertools.product(range(1, 25), range(1, 10))]
+    """Yield readable cases first, then 1..24 samples on 1..9 ranks, few samples on many ranks, and cases by lot.
+
+    By tens, so that no index is a position, too.
+    """
+    # first where the sizes do not fit, so that too much is not taken for rounding; twice (10, 3): another order
+    sizes = [(10, 3), (6, 3), (2, 5), (10, 3), *itertools.product(range(1, 25), range(1, 10))]
     for turn, (size, world_size) in enumerate(sizes):
-        seed = size + 100 * (turn == 3)
-        order = (10 * torch.randperm(size, generator=torch.Generator().manual_seed(seed)) + 10).tolist()
+        order = _order(size, seed=size + 100 * (turn == 3))
         for drop_last, rank in itertools.product((False, True), range(world_size)):
             yield dict(order=[*order], world_size=world_size, rank=rank, drop_last=drop_last)
+    for size, world_size in ((1, 64), (2, 1000), (5, 4096)):
+        for rank in (0, 1, world_size // 2, world_size - 1):
+            yield dict(order=_order(size, seed=size), world_size=world_size, rank=rank, drop_last=False)
+    yield from _shares_by_lot()
+
+
+def _order(size: int, seed: int) -> list[int]:
+    drawn = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    order: list[int] = (10 * drawn + 10).tolist()
+    return order
+
+
+def _shares_by_lot() -> Iterator[dict[str, Any]]:
+    """Yield pairs of cases: an order, and the same with two indices exchanged, one of them this rank's."""
+    lot = random.Random(3)
+    for seed in range(60):
+        size = lot.randint(2, 60)
+        world_size = lot.randint(1, 12)
+        order = _order(size, seed)
+        one, other = lot.sample(range(size), 2)
+        case = dict(world_size=world_size, rank=one % world_size, drop_last=lot.random() < 0.5)
+        yield dict(order=[*order], **case)
+        order[one], order[other] = order[other], order[one]
+        yield dict(order=order, **case)
+
+
+def _fault_of_share(got: Any, expected: list[int], case: Mapping[str, Any]) -> str:
+    """Say what is wrong with a share, by positions of the order."""
+    order = case["order"]
+    if not isinstance(got, list):
+        return f"expected {short(expected)}, got {short(got)}"
+    if len(got) != len(expected):
+        many = "more" if len(got) > len(expected) else f"{len(got)}: {short(got)}"
+        dealt = f"of {plural(len(order), 'index', 'indices')} each of {plural(case['world_size'], 'rank')}"
+        return f"{dealt} gets {len(expected)}, rank {case['rank']} {short(expected)}; you give {many}"
+    for turn, (index, due) in enumerate(zip(got, expected, strict=True)):
+        if index != due:
+            stands = f"at position {order.index(index)}" if index in order else "nowhere in the order"
+            which = f"{due}, from position {order.index(due)} of the order"
+            return f"item {turn} is to be {which}; you give {short(got)}, and {index} stands {stands}"
+    return ""
 
 
 check_share = Exercise(
@@ -67,6 +116,7 @@ check_share = Exercise(
     cases=_share_cases,
     view=_a_list,
     name="my_share",
+    fault=_fault_of_share,
     mistakes=famous(my_share, mistakes.OF_SHARE),
 )
 """Exercise 1: what torch's own sampler yields, cut from an order that is given."""
@@ -88,8 +138,10 @@ _EASY = [  # story, size, num_replicas, shuffle, seed, drop_last: one step of th
     (f"{BEGIN}, set_epoch(1), {REST}, {PASS}", 10, 3, True, 0, False),
     (f"{BEGIN}, set_epoch(1), {PASS}, {REST}", 10, 3, True, 0, False),
     (f"{OTHER}, {PASS}", 10, 3, True, 0, False),
-    (f"set_epoch(1000000), {PASS}", 10, 3, True, 0, False),
-    (PASS, 10, 3, True, 1_000_000, False),
+    (PASS, 10, 3, True, 1, False),
+    # of lengths that no case before has had: here nothing can be left over from another sampler
+    (f"set_epoch(1000000), {PASS}", 11, 3, True, 0, False),
+    (PASS, 13, 3, True, 1_000_000, False),
     (f"{ALONE}, {LENGTH}, {ALONE}, set_epoch(3), {ALONE}, {PASS}, {ALONE}", 10, 3, True, 0, False),
     (f"{KEYWORDS}, {PASS}", 10, 3, True, 0, False),
     (f"{DEFAULTS}, {PASS}", 10, 3, True, 0, False),
@@ -115,8 +167,29 @@ def _sampler_cases() -> Iterator[dict[str, Any]]:
     for values in _EASY:
         yield from _for_every_rank(dict(zip(names, values, strict=True)))
     yield dict(zip(names, (MADE, 10, 3, True, 0, False), strict=True)) | {"rank": [-1, 0, 1, 2, 3]}
-    for values in wide:
+    for values in itertools.chain(wide, _neighbours(), _lives()):
         yield from _for_every_rank(dict(zip(names, values, strict=True)))
+
+
+def _neighbours() -> list[tuple[Any, ...]]:
+    """Return samplers that differ in one thing from others before them: whatever one has kept is wrong for another."""
+    epochs = [f"set_epoch({epoch}), {PASS}, {LENGTH}" for epoch in range(3)]
+    made = [*itertools.product(epochs, (5, 8), (2, 3), (True, False), (0, 1), (False, True))]
+    random.Random(5).shuffle(made)
+    return made
+
+
+def _lives() -> Iterator[tuple[Any, ...]]:
+    """Yield samplers by lot, to which things happen by lot."""
+    lot = random.Random(6)
+    for _ in range(40):
+        actions = [
+            lot.choice((f"set_epoch({lot.randint(0, 6)})", PASS, LENGTH, OTHER, BEGIN)) for _ in range(8)
+        ]
+        if BEGIN in actions:
+            actions.append(REST)
+        switches = (lot.random() < 0.8, lot.randint(0, 6), lot.random() < 0.5)
+        yield ", ".join([*actions, PASS]), lot.randint(1, 16), lot.randint(1, 4), *switches
 
 
 def _for_every_rank(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -149,7 +222,16 @@ check_controls = Exercise(
         "one deals groups to other steps, the other the images of each step to other groups, and neither does both.",
     ),
     mistakes=famous((new_steps, new_company), mistakes.OF_CONTROLS)
-    | {"They are exchanged: new_steps keeps the groups, new_company the steps.": (new_company, new_steps)},
+    | {
+        "new_steps does what new_company is to do: it keeps the steps, and not the groups.": (
+            new_company,
+            new_company,
+        ),
+        "new_company does what new_steps is to do: it keeps the groups, and not the steps.": (
+            new_steps,
+            new_steps,
+        ),
+    },
 )
 """Exercise 3: two ways to deal an epoch, each of which changes one thing."""
 
@@ -195,12 +277,27 @@ def _in_order(gathered: Gathered, size: int) -> list[Any]:
     return _turns(gathered)[:size]
 
 
+def _fault_of_order(got: Any, expected: list[Any], case: Mapping[str, Any]) -> str:
+    """Say which sample has not its answer."""
+    if not isinstance(got, list):
+        return f"expected {short(expected)}, got {short(got)}"
+    for sample, (answer, due) in enumerate(zip(got, expected, strict=False)):
+        if answer != due or type(answer) is not type(due):
+            where = f"at place {sample} of your list stands {short(answer)}"
+            return f"sample {sample} has the answer {short(due)}, and {where}: {short(got)}"
+    if len(got) != len(expected):
+        many = "more" if len(got) > len(expected) else f"{len(got)}: {short(got)}"
+        return f"{plural(case['size'], 'answer')} are due, one for each sample, and you give {many}"
+    return ""
+
+
 check_in_order = Exercise(
     "the answers in order",
     reference=_in_order,
     cases=_gathered_cases,
     view=_a_list,
     name="in_order",
+    fault=_fault_of_order,
     mistakes=famous(_in_order, mistakes.OF_ORDER),
 )
 """Exercise 4: all answers, once each, in the order of the dataset."""
@@ -214,7 +311,8 @@ check_score = Exercise(
     name="exact_score",
     judge=judged(
         scores.fault_of_score,
-        "rank 0's model on every image once, on 1 to 3 ranks, also where one has no batch.",
+        "rank 0's model on every image once, on 1 to 4 ranks, also where one has no batch; nothing is kept of an "
+        "image, and no count stops growing.",
     ),
     mistakes=famous(exact_score, mistakes.OF_SCORE),
 )

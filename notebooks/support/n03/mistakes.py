@@ -63,6 +63,12 @@ OF_SAMPLER = {
         _DEALT,
         _DEALT.replace("return iter", "self.kept = ") + "\n        return iter(self.kept)",
     ),
+    "Your samplers share what they keep: an order drawn for one seed is given out for another.": (
+        "            order = torch.randperm(self.size, generator=generator).tolist()\n",
+        "            shared = type(self).__dict__.get('shared') or {}\n            type(self).shared = shared\n"
+        "            order = torch.randperm(self.size, generator=generator).tolist()\n"
+        "            order = shared.setdefault((self.size, self.epoch), order)\n",
+    ),
     "set_epoch adds to what an earlier call has left: after epoch 2, epoch 5 is still drawn from seed + 5.": (
         _NOTED,
         "self.epoch += epoch",
@@ -239,18 +245,18 @@ OF_CONTROLS = {
         ("images[places].view_as(step)", "step[:, torch.randperm(step.shape[1], generator=generator)]"),
     "new_company only puts the groups of a step in another order: each image keeps its company.":
         (_IMAGES, "images = step"),
-    "new_company deals the whole epoch: then the images of a step change, too.":
+    "new_company deals images beyond their step: then the images of a step change, too.":
         ("return torch.stack(steps)",
          "images = epoch.flatten()\n    places = torch.randperm(len(images), generator=generator)\n"
          "    return images[places].view_as(epoch)"),
     "You draw from torch's global generator: the experiment could not be repeated.": (", generator=generator", ""),
     "new_company draws from torch's global generator: the experiment could not be repeated.":
         ("len(images), generator=generator", "len(images)"),
-    "new_steps starts its generator again: every epoch is dealt alike.":
+    "new_steps does not go on from where the generator stands: every epoch is dealt alike.":
         (_GROUPS, "generator.manual_seed(generator.initial_seed())\n    groups = epoch.flatten(0, 1)"),
-    "new_company starts its generator again: every epoch is dealt alike, and the company is frozen once more.":
+    "new_company does not go on from where the generator stands: every epoch is dealt alike, the company frozen anew.":
         ("steps = []", "steps = []\n    generator = torch.Generator().manual_seed(generator.initial_seed())"),
-    "new_company leaves whole groups as they were: every image needs other company.":
+    "new_company leaves some groups as they were: every image needs other company.":
         (_IMAGES, "images = step[: len(step) // 2].flatten()",
          "images[places].view_as(step)",
          "torch.cat([images[places].view_as(step[: len(step) // 2]), step[len(step) // 2 :]])"),
@@ -265,6 +271,13 @@ OF_CONTROLS = {
         ("places = torch.randperm(len(groups), generator=generator)",
          "half = len(groups) // 2\n    parts = [torch.randperm(half, generator=generator) for _ in range(2)]\n"
          "    places = torch.cat([parts[0], half + parts[1]])"),
+    "new_company deals each place of the groups by itself, or not at all: whoever has the same place never meets.":
+        ("images[places].view_as(step)",
+         "torch.cat([step[:, :1], step[:, 1:].flatten()[torch.randperm(step[:, 1:].numel(), generator=generator)]"
+         ".view_as(step[:, 1:])], 1)"),
+    "new_steps leaves some groups in their step: each is to come elsewhere.":
+        ("torch.randperm(len(groups), generator=generator)",
+         "torch.cat([torch.randperm(len(groups) - 1, generator=generator), torch.tensor([len(groups) - 1])])"),
     "A float is no index: `images[rows]` needs integers, as the epoch has them.":
         ("groups[places].view_as(epoch)", "groups[places].view_as(epoch).float()"),
     "You wrote 8 groups of 4: the epoch's shape says how many there are.":
@@ -339,9 +352,18 @@ OF_SCORE = {
         "dist.broadcast(buffer, 0)",
         "dist.all_reduce(buffer)\n        buffer.copy_(buffer / dist.get_world_size())",
     ),
-    "Your counts do not fit into their type: so many images run over it, or are rounded.": (
+    "The buffers are the last rank's: rank 0's are asked for, with which its model will be saved.": (
+        "dist.broadcast(buffer, 0)",
+        "dist.broadcast(buffer, dist.get_world_size() - 1)",
+    ),
+    "A count of yours stops growing: a float of 32 bits or fewer that has come to 2**24 stays there if you add 1.": (
         "dtype=torch.int64",
-        "dtype=torch.uint8",
+        "dtype=torch.float32",
+    ),
+    "Your counts run over: their type holds no number so large.": ("dtype=torch.int64", "dtype=torch.uint8"),
+    "Count, and keep nothing of a batch when the next one comes.": (
+        "            counts[1] += len(y)",
+        "            counts[1] += len(y)\n            kept = [*locals().get('kept', []), x]",
     ),
     "You took the mean of the ranks' scores: a sample on a short share weighs more.": (
         _SUM,

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import tracemalloc
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from lib.text import plural
 from support.kit.judged import Fault
-from support.kit.raised import in_case
+from support.kit.raised import in_case, known_by, told_of
 from support.kit.threads import StuckError
 from support.kit.values import NO_RETURN
 from support.ranks import World, in_threads
+
+Batch = tuple[Tensor, Tensor]
 
 FORWARD = "forward of the wrapper"
 """What a World notes beside the collectives."""
@@ -58,39 +65,89 @@ def _images(size: int) -> tuple[Tensor, Tensor]:
     return x, torch.where(wrong, (right + 1) % 3, right)
 
 
-#: Images, ranks, batch size. (2, 3, 1): two ranks have a batch, the third has none. The last: a count needs 17 bits.
-SCORED = ((23, 2, 1), (37, 3, 5), (24, 2, 4), (9, 1, 2), (2, 3, 1), (70_001, 2, 4096))
+#: Images, ranks, batch size. (2, 3, 1): two ranks have a batch, the third has none.
+SCORED = ((23, 2, 1), (37, 3, 5), (24, 2, 4), (9, 1, 2), (2, 3, 1), (61, 4, 7))
 
 
 def fault_of_score(answer: Any) -> str:
-    """Evaluate on 1 to 3 imitated ranks whose shares are unequal, and compare with rank 0's model on all images."""
-    for size, world, batch in SCORED:
-        fault = _fault_of_score(answer, size, world, batch)
+    """Evaluate on 1 to 4 imitated ranks whose shares are unequal, and compare with rank 0's model on all images.
+
+    Then on one rank with many images: nothing of them may be kept, and no count may stop to grow.
+    """
+    faults = [_fault_of_score(answer, *case) for case in SCORED]
+    for fault in faults:
         if fault:
-            return fault
-    return ""
+            # what a rank says in a single case may be the same by chance: all that it says decides
+            return Fault(fault, known_by=" | ".join(getattr(each, "known_by", each) for each in faults))
+    return _fault_of_many(answer)
+
+
+class Loader:
+    """Makes batches when they are asked for, as a DataLoader does. note: called with the number of each, before it."""
+
+    def __init__(
+        self, rows: Sequence[Any], make: Callable[[Any], Batch], note: Callable[[int], object] = int
+    ) -> None:
+        self._rows = rows
+        self._make = make
+        self._note = note
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches."""
+        for number, rows in enumerate(self._rows):
+            self._note(number)
+            yield self._make(rows)
 
 
 def _fault_of_score(answer: Any, size: int, world: int, batch: int) -> str:
     x, y = _images(size)
-    models = [
-        _model(number) for number in range(world)
-    ]  # here: ranks are threads, and share torch's generator
-    seen: list[World] = []
+    shares = [range(number, size, world) for number in range(world)]
+    # here: ranks are threads, and share torch's generator
+    models = [_model(number) for number in range(world)]
 
     def rank(dist: Any) -> Any:
         number = dist.get_rank()
-        if number == 0:
-            seen.append(dist.world)
-        mine = range(number, size, world)
-        loader = [(x[rows], y[rows]) for rows in (mine[k : k + batch] for k in range(0, len(mine), batch))]
-        return answer(Wrapper(models[number], dist), loader, dist)
+        mine = shares[number]
+        rows = [mine[k : k + batch] for k in range(0, len(mine), batch)]
+        return answer(Wrapper(models[number], dist), Loader(rows, lambda some: (x[some], y[some])), dist)
 
-    batches = [len(range(r, size, world * batch)) for r in range(world)]
+    batches = [-(-len(share) // batch) for share in shares]
     where = f"on {plural(world, 'rank')} with {', '.join(map(str, batches))} batches"
+    try:
+        scores = _scores(rank, world, where)
+    except Exception as error:
+        return Fault(told_of(error), known_by=known_by(error))
+    if isinstance(scores, str):
+        return scores
+    with torch.no_grad():
+        hits = _model(0).eval()(x).argmax(1) == y
+    right = int(hits.sum())
+    wrong = [number for number in range(world) if abs(scores[number] - right / size) > 1e-6]
+    if not wrong:
+        return ""
+    each = [f"on {int(hits[share].sum())} of rank {r}'s {len(share)}" for r, share in enumerate(shares)]
+    due = f"rank 0's model is right {', '.join(each)} images, in all {right} of {size}, {right / size:.4f}"
+    fault = f"{where}: {due}; rank {wrong[0]} says {scores[wrong[0]]:.4f}."
+    # rounded: whoever divides in float32 says the same
+    return Fault(fault, known_by=f"{where}: {[round(score, 5) for score in scores]}")
+
+
+def _scores(rank: Callable[[Any], Any], world: int, where: str) -> list[float] | str:
+    """Return what each rank says, or what is wrong with it. Raises what a rank raised."""
+    seen: list[World] = []
+
+    def noted(dist: Any) -> Any:
+        if dist.get_rank() == 0:
+            seen.append(dist.world)
+        return rank(dist)
+
     with in_case(where):
         try:
-            scores, _ = in_threads(rank, world)
+            scores, _ = in_threads(noted, world)
         except (StuckError, ValueError) as error:
             if not seen or not seen[0].events or _is_the_readers_own(error):
                 raise
@@ -99,17 +156,105 @@ def _fault_of_score(answer: Any, size: int, world: int, batch: int) -> str:
         return f"{where}: your function {NO_RETURN}."
     if any(isinstance(score, str) or not hasattr(score, "__float__") for score in scores):
         return f"{where}: {scores[0]!r} is no score."
-    with torch.no_grad():
-        hits = int((_model(0).eval()(x).argmax(1) == y).sum())
-    got = [float(score) for score in scores]
-    due = hits / size
-    wrong = [number for number in range(world) if abs(got[number] - due) > 1e-6]
-    if wrong:
-        said = f"rank {wrong[0]} says {got[wrong[0]]:.4f}"
-        fault = f"{where}: rank 0's model is right on {hits} of {size} images, {due:.4f}; {said}."
-        # by which amount depends on the type that the counts have
-        return Fault(fault, known_by="wrong for many images alone") if size > 10_000 else fault
-    return ""
+    return [float(score) for score in scores]
+
+
+# ---- many images: what is kept of them, and counts that stop to grow
+
+#: Batches, and images of a batch; what is kept is asked before batch EARLY and before the last.
+MANY = (24, 2047)
+EARLY = 5
+#: 2**24 images in large batches, and then so many in batches of one: a float32 grows by 1 up to 2**24 only.
+LARGE = (16, 2**20)
+SINGLES = 600
+
+
+class Alive(TorchFunctionMode):
+    """Knows the tensors that were made while its `with` lasts, and which of them are still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: list[weakref.ref[Tensor]] = []
+        self.calls = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        self.calls += 1
+        self._made += [weakref.ref(leaf) for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        return made
+
+    def held(self) -> int:
+        """Return the bytes that they hold."""
+        there = [tensor for reference in self._made if (tensor := reference()) is not None]
+        self._made = [weakref.ref(tensor) for tensor in there]
+        storages = [tensor.untyped_storage() for tensor in there]
+        return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def _fault_of_many(answer: Any) -> str:
+    count, batch = MANY
+    x, y = _images(batch)
+    model = _model(0)
+    alive = Alive()
+    kept: list[tuple[int, int]] = []
+
+    def note(number: int) -> None:
+        if number in (EARLY, count - 1):
+            kept.append((alive.held(), tracemalloc.get_traced_memory()[0]))
+
+    def rank(dist: Any) -> Any:
+        with alive:
+            loader = Loader(range(count), lambda _: (x.clone(), y.clone()), note)
+            return answer(Wrapper(model, dist), loader, dist)
+
+    where = f"on 1 rank with {count} batches of {batch} images"
+    tracemalloc.start()
+    try:
+        scores = _scores(rank, 1, where)
+    finally:
+        tracemalloc.stop()
+    if isinstance(scores, str):
+        return scores
+    images = batch * (count - 1 - EARLY)
+    tensors, objects = [(after - before) / images for before, after in zip(*kept[:2], strict=True)]
+    # the least that can be kept of an image: a byte of a tensor, a place in a list
+    if tensors > 0.5 or objects > 4:
+        stays = f"of every image {plural(round(tensors + objects), 'byte')} stay"
+        return Fault(f"{where}: {stays}, and there may be more images than memory holds.", known_by="kept")
+    one_by_one = alive.calls > images
+    return "" if one_by_one else _fault_of_counts(answer)
+
+
+class _Decided(nn.Module):
+    """Answers every image by its buffer: nothing is computed, so that there can be very many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("decided", torch.tensor([1.0, 0.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decided.expand(len(x), 2)  # type: ignore[operator]
+
+
+def _fault_of_counts(answer: Any) -> str:
+    """Right on 2**24 images, then wrong on a few hundred, one after the other."""
+    count, batch = LARGE
+    rows = [(batch, 0)] * count + [(1, 1)] * SINGLES
+    one = torch.zeros(1, 6)
+
+    def make(row: tuple[int, int]) -> Batch:
+        size, label = row
+        return one.expand(size, 6), torch.tensor([label]).expand(size)
+
+    where = f"on 1 rank with {count * batch} images in {count} batches, and {SINGLES} in batches of one"
+    scores = _scores(lambda dist: answer(Wrapper(_Decided(), dist), Loader(rows, make), dist), 1, where)
+    if isinstance(scores, str):
+        return scores
+    due = count * batch / (count * batch + SINGLES)
+    if abs(scores[0] - due) < 1e-6:
+        return ""
+    said = f"rank 0's model is right on the first {count * batch} images and on none of the others, {due:.6f}"
+    return Fault(f"{where}: {said}; you say {scores[0]:.6f}.", known_by=f"counts: {scores[0]:.5f}")
 
 
 def _is_the_readers_own(error: BaseException) -> bool:

@@ -1,5 +1,7 @@
 """The two controls of notebook 03: which answers change one thing of an epoch, and that thoroughly."""
 
+import random
+
 import pytest
 import torch
 
@@ -35,7 +37,7 @@ def other_steps(epoch, generator):
 def test_controls_written_otherwise_pass_and_those_that_change_two_things_or_hardly_any_do_not():
     assert n03.check_controls(by_columns, one_draw_for_all_steps)
     for answer, said in (
-        (swapped_neighbours, "only 2 of 48 groups are torn up"),
+        (swapped_neighbours, "are together in"),
         (other_steps, "but the steps come in another order: that is a second change"),
         (
             lambda epoch, generator: new_company(epoch, generator).tolist(),
@@ -43,7 +45,7 @@ def test_controls_written_otherwise_pass_and_those_that_change_two_things_or_har
         ),
         (
             lambda epoch, generator: new_company(epoch, generator)[:1].expand_as(epoch),
-            "an image is lost, or comes twice",
+            "an image is lost, or comes more often",
         ),
     ):
         verdict = n03.check_controls(new_steps, answer)
@@ -128,16 +130,6 @@ def with_a_draw_beside(control):
     return dealt
 
 
-def each_column_by_itself(epoch, generator):
-    """Right: whoever stands in one column never meets, and everybody's company is new."""
-    made = epoch.clone()
-    for step in range(len(epoch)):
-        for column in range(epoch.shape[2]):
-            places = torch.randperm(epoch.shape[1], generator=generator)
-            made[step, :, column] = epoch[step, places, column]
-    return made
-
-
 def by_rank_shifted(epoch, generator):
     """Right: each rank's batches begin in another step, which is drawn."""
     ranks = [
@@ -147,14 +139,96 @@ def by_rank_shifted(epoch, generator):
     return torch.stack(ranks, dim=1)
 
 
+def each_column_by_itself(epoch, generator):
+    """New company for everybody, and yet whoever stands in one column never meets."""
+    made = epoch.clone()
+    for step in range(len(epoch)):
+        for column in range(epoch.shape[2]):
+            places = torch.randperm(epoch.shape[1], generator=generator)
+            made[step, :, column] = epoch[step, places, column]
+    return made
+
+
+def first_of_each_group_stays(epoch, generator):
+    others = epoch[:, :, 1:]
+    return torch.cat([epoch[:, :, :1], new_company(others, generator)], dim=2)
+
+
+def first_group_stays(epoch, generator):
+    return torch.cat([epoch[:, :1], new_company(epoch[:, 1:], generator)], dim=1)
+
+
+def last_step_never_dealt(epoch, generator):
+    return torch.cat([new_company(epoch[:-1], generator), epoch[-1:]])
+
+
+def last_group_never_moves(epoch, generator):
+    groups = epoch.flatten(0, 1)
+    dealt = groups[torch.randperm(len(groups) - 1, generator=generator)]
+    return torch.cat([dealt, groups[-1:]]).view_as(epoch)
+
+
+def even_columns(epoch, generator):
+    ranks = [
+        epoch[torch.randperm(len(epoch), generator=generator), rank] if rank % 2 == 0 else epoch[:, rank]
+        for rank in range(epoch.shape[1])
+    ]
+    return torch.stack(ranks, dim=1)
+
+
+def a_step_further_or_two(epoch, generator):
+    """Every rank's batches begin one step later or two: no group ever comes three steps later."""
+    ranks = [
+        epoch[:, rank].roll(1 + int(torch.randint(2, (1,), generator=generator)), 0) for rank in range(epoch.shape[1])
+    ]
+    return torch.stack(ranks, dim=1)
+
+
+def every_other_call(control):
+    """Deals anew in every second call, and gives the epoch itself in between."""
+    calls = []
+
+    def dealt(epoch, generator):
+        calls.append(epoch)
+        return control(epoch, generator) if len(calls) % 2 else epoch.clone()
+
+    return dealt
+
+
+def shuffled_by(make):
+    """Deals by Python's random, which `make` makes from the generator."""
+
+    def dealt(epoch, generator):
+        groups = epoch.flatten(0, 1).tolist()
+        make(generator).shuffle(groups)
+        return torch.tensor(groups).view_as(epoch)
+
+    return dealt
+
+
+def in_one_buffer(control):
+    kept = {}
+
+    def dealt(epoch, generator):
+        buffer = kept.setdefault(epoch.shape, torch.empty_like(epoch))
+        return buffer.copy_(control(epoch, generator))
+
+    return dealt
+
+
+def images_of_two_steps(epoch, generator):
+    pairs = [new_company(part.flatten(0, 1)[None], generator).view_as(part) for part in epoch.split(2)]
+    return torch.cat(pairs)
+
+
 @pytest.mark.parametrize(
     "pair, said",
     [
-        ((new_steps, own_generator(new_company)), "new_company starts its generator again"),
-        ((new_steps, started_again(new_company)), "new_company starts its generator again"),
-        ((own_generator(new_steps), new_company), "new_steps starts its generator again"),
-        ((started_again(new_steps), new_company), "new_steps starts its generator again"),
-        ((new_steps, half_frozen), "leaves whole groups as they were"),
+        ((new_steps, own_generator(new_company)), "new_company does not go on from where the generator stands"),
+        ((new_steps, started_again(new_company)), "new_company does not go on from where the generator stands"),
+        ((own_generator(new_steps), new_company), "new_steps does not go on from where the generator stands"),
+        ((started_again(new_steps), new_company), "new_steps does not go on from where the generator stands"),
+        ((new_steps, half_frozen), "leaves some groups as they were"),
         ((new_steps, first_column), "they keep each other's company"),
         ((new_steps, in_pairs), "they keep each other's company"),
         ((new_steps, within_halves), "the images of two parts never meet"),
@@ -162,9 +236,28 @@ def by_rank_shifted(epoch, generator):
         ((lambda epoch, generator: new_steps(epoch, generator).float(), new_company), "A float is no index"),
         ((with_a_draw_beside(new_steps), new_company), "You draw from torch's global generator"),
         ((new_steps, with_a_draw_beside(new_company)), "new_company draws from torch's global generator"),
+        ((new_steps, first_of_each_group_stays), "whoever has the same place never meets"),
+        ((new_steps, each_column_by_itself), "whoever has the same place never meets"),
+        ((new_steps, first_group_stays), "leaves some groups as they were"),
+        ((new_steps, last_step_never_dealt), "leaves some groups as they were"),
+        ((last_group_never_moves, new_company), "leaves some groups in their step"),
+        ((even_columns, new_company), "leaves some groups in their step"),
+        ((a_step_further_or_two, new_company), "has never come in step"),
+        ((every_other_call(new_steps), new_company), "two generators with the same seed give different epochs"),
+        ((new_steps, every_other_call(new_company)), "two generators with the same seed give different epochs"),
+        ((shuffled_by(lambda generator: random.Random(generator.initial_seed())), new_company), "does not go on from"),
+        ((shuffled_by(lambda generator: random.Random(0)), new_company), "draw from the one that you are given."),
+        (
+            (in_one_buffer(new_steps), new_company),
+            "a later call has changed the epoch that an earlier one had returned",
+        ),
+        ((new_steps, images_of_two_steps), "deals images beyond their step"),
+        ((new_company, new_company), "it keeps the steps, and not the groups"),
+        ((new_company, new_steps), "it keeps the steps, and not the groups"),
+        ((new_steps, new_steps), "it keeps the groups, and not the steps"),
         (
             (new_steps, lambda epoch, generator: new_company(epoch.view(-1, 8, 4), generator)),
-            "on an epoch of 5 steps × 6 groups × 3 images: your code raised",
+            "on an epoch of 5 steps × 3 groups × 3 images: your code raised",
         ),
     ],
 )
@@ -174,7 +267,51 @@ def test_controls_that_leave_something_frozen_or_draw_elsewhere_are_refused_and_
     assert said in verdict.message, verdict
 
 
-def test_controls_that_deal_by_columns_are_right_too():
-    assert n03.check_controls(by_rank_shifted, each_column_by_itself), n03.check_controls(
-        by_rank_shifted, each_column_by_itself
-    )
+def never_at_home(epoch, generator):
+    """Right: no group stays in its step, not even by chance."""
+    home = torch.arange(len(epoch)).repeat_interleave(epoch.shape[1])
+    while True:
+        places = torch.randperm(len(home), generator=generator)
+        stays = (home[places] == home).nonzero().flatten().tolist()
+        for place in stays:  # change places with somebody for whom that is right, too
+            fitting = ((home[places] != home[place]) & (home != home[places[place]])).nonzero().flatten()
+            if len(fitting):
+                other = int(fitting[torch.randint(len(fitting), (1,), generator=generator)])
+                both = [place, other]
+                places[both] = places[both[::-1]]
+        if not (home[places] == home).any():
+            return epoch.flatten(0, 1)[places].view_as(epoch)
+
+
+def by_sorting(epoch, generator):
+    """Right: every image draws a number, and a step is sorted by them."""
+    numbers = torch.rand(epoch.flatten(1).shape, generator=generator)
+    return epoch.flatten(1).gather(1, numbers.argsort(1)).view_as(epoch)
+
+
+def by_pythons_random(epoch, generator):
+    """Right: the seed of another generator is drawn from the one that is given."""
+    lot = random.Random(int(torch.randint(2**62, (1,), generator=generator)))
+    steps = epoch.flatten(1).tolist()
+    for step in steps:
+        lot.shuffle(step)
+    return torch.tensor(steps).view_as(epoch)
+
+
+@pytest.mark.parametrize("pair", [(by_rank_shifted, by_sorting), (never_at_home, by_pythons_random)])
+def test_controls_that_draw_in_other_ways_are_right_too(pair):
+    assert n03.check_controls(*pair), n03.check_controls(*pair)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_refused_does_not_hang_on_the_seeds_that_a_check_takes(seed):
+    def other_numbers(control):
+        def dealt(epoch, generator):
+            drawn = int(torch.randint(2**62, (1,), generator=generator)) ^ seed
+            return control(epoch, torch.Generator().manual_seed(drawn))
+
+        return dealt
+
+    assert n03.check_controls(other_numbers(by_columns), other_numbers(one_draw_for_all_steps))
+    for pair in ((last_group_never_moves, new_company), (new_steps, each_column_by_itself)):
+        assert not n03.check_controls(*map(other_numbers, pair))

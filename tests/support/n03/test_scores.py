@@ -1,20 +1,26 @@
 """One score for all ranks of notebook 03: which answers are exact, and what of a wrong one is told."""
 
+import re
+
+import pytest
 import torch
 
 from support.n03 import checks as n03
-from support.n03 import scores
 from support.n03.solved import exact_score
 
 
 def by_gathering(ddp, loader, dist):
-    """Right in another way: under no_grad from the start, counts gathered and not summed, averages sent as one."""
+    """Right in another way: under no_grad from the start, counts in Python, gathered and not summed."""
     with torch.no_grad():
         for buffer in ddp.module.buffers():
             dist.broadcast(buffer, src=0)
         model = ddp.module.eval()
-        right = [bool(hit) for x, y in loader for hit in model(x).argmax(dim=1) == y]
-        own = torch.tensor([float(sum(right)), float(len(right))])
+        right = 0
+        images = 0
+        for x, y in loader:
+            right += int((model(x).argmax(dim=1) == y).sum())
+            images += len(y)
+        own = torch.tensor([float(right), float(images)])
         of_all = [torch.zeros(2) for _ in range(dist.get_world_size())]
         dist.all_gather(of_all, own)
     hits, count = torch.stack(of_all).sum(dim=0)
@@ -74,15 +80,97 @@ def with_all_buffers(score):
     return whole
 
 
-def test_each_buffer_decides_and_a_count_that_runs_over_is_noticed():
+def test_each_buffer_decides_and_a_count_that_runs_over_or_stops_growing_is_noticed():
     assert n03.check_score(with_buffers_like("running"))  # the third counts batches: no answer depends on it
     assert "the running variances are not" in n03.check_score(with_buffers_like("mean")).message
     assert not n03.check_score(with_buffers_like("var"))
-    for kind in (torch.uint8, torch.int16, torch.float16, torch.bfloat16):
-        assert "do not fit into their type" in n03.check_score(with_all_buffers(counted_as(kind))).message
-    for kind in (torch.int32, torch.float32, torch.float64):
+    for kind in (torch.uint8, torch.int16):
+        assert "Your counts run over" in n03.check_score(with_all_buffers(counted_as(kind))).message
+    for kind in (torch.float32, torch.bfloat16):
+        assert "stops growing" in n03.check_score(with_all_buffers(counted_as(kind))).message
+    assert "you say nan" in n03.check_score(with_all_buffers(counted_as(torch.float16))).message
+    for kind in (torch.int32, torch.float64):
         assert n03.check_score(with_all_buffers(counted_as(kind)))
-    assert max(size for size, *_ in scores.SCORED) > 2**16
+
+
+def with_count(count):
+    """Makes rank 0's buffers everybody's, and counts as `count(model, loader)` does: hits and images."""
+
+    def score(ddp, loader, dist):
+        for buffer in ddp.module.buffers():
+            dist.broadcast(buffer, 0)
+        ddp.eval()
+        with torch.no_grad():
+            counts = torch.tensor(count(ddp.module, loader), dtype=torch.int64)
+        dist.all_reduce(counts)
+        return int(counts[0]) / int(counts[1])
+
+    return score
+
+
+def image_by_image(model, loader):
+    hits = [0, 0]
+    for x, y in loader:
+        for answer, label in zip(model(x).argmax(1), y, strict=True):
+            hits[0] += int(answer == label)
+            hits[1] += 1
+    return hits
+
+
+def in_two_passes(model, loader):
+    images = sum(len(y) for _, y in loader)
+    return [sum(int((model(x).argmax(1) == y).sum()) for x, y in loader), images]
+
+
+def a_number_for_each_batch(model, loader):
+    each = [((model(x).argmax(1) == y).sum(), len(y)) for x, y in loader]
+    return [int(sum(hits for hits, _ in each)), sum(images for _, images in each)]
+
+
+def a_mark_for_each_image(model, loader):
+    marks = [bool(hit) for x, y in loader for hit in model(x).argmax(1) == y]
+    return [sum(marks), len(marks)]
+
+
+def a_tensor_of_marks(model, loader):
+    marks = torch.cat([torch.zeros(0, dtype=torch.bool)] + [model(x).argmax(1) == y for x, y in loader])
+    return [int(marks.sum()), len(marks)]
+
+
+def outputs_first(model, loader):
+    outputs = [(model(x), y) for x, y in loader]
+    return [sum(int((out.argmax(1) == y).sum()) for out, y in outputs), sum(len(y) for _, y in outputs)]
+
+
+def the_whole_share(model, loader):
+    return a_number_for_each_batch(model, list(loader))
+
+
+@pytest.mark.parametrize("count", [image_by_image, in_two_passes, a_number_for_each_batch])
+def test_who_counts_and_keeps_nothing_of_an_image_is_right_however_he_counts(count):
+    assert n03.check_score(with_count(count))
+
+
+@pytest.mark.parametrize("count", [a_mark_for_each_image, a_tensor_of_marks, outputs_first, the_whole_share])
+def test_who_keeps_something_of_every_image_is_told_how_much(count):
+    verdict = n03.check_score(with_count(count))
+    assert re.search(r"of every image \d+ bytes? stay", verdict.message), verdict
+    assert "keep nothing of a batch" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "source", [lambda dist: dist.get_world_size() - 1, lambda dist: min(1, dist.get_world_size() - 1)]
+)
+def test_buffers_of_another_rank_are_not_taken_for_their_mean(source):
+    def score(ddp, loader, dist):
+        for buffer in ddp.module.buffers():
+            dist.broadcast(buffer, source(dist))
+        return counted_as(torch.int64)(ddp, loader, dist)
+
+    verdict = n03.check_score(score)
+    assert not verdict
+    assert "mean of all ranks" not in verdict.message
+    assert "on 5 of rank 1's 11 images" in verdict.message  # the counterexample, share by share
 
 
 def with_gradients(ddp, loader, dist):

@@ -221,9 +221,12 @@ def _fault_of_company(epoch: Tensor, deals: Tensor) -> str:
         return ""
     same_place = place[:, None] % rows == place % rows
     told = [f"{epoch[step].flatten()[k]} (place {k % rows} of group {k // rows})" for k in (one, other)]
-    known = (
-        "parts" if _is_divided(never[step]) else "same place" if not (never & ~same_place).any() else "some"
-    )
+    if _is_divided(never[step]):
+        known = "parts"
+    elif not (never & ~same_place).any():
+        known = "same place"
+    else:
+        known = "some"
     return Fault(
         f"in {len(deals)} epochs images {told[0]} and {told[1]} of step {step} have never been in one group.",
         known_by=f"never meet: {known}",

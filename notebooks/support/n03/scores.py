@@ -19,7 +19,7 @@ from support.kit.threads import StuckError
 from support.kit.values import NO_RETURN
 from support.ranks import World, in_threads
 
-Batch = tuple[Tensor, Tensor]
+LabelledBatch = tuple[Tensor, Tensor]
 
 FORWARD = "forward of the wrapper"
 """What a World notes beside the collectives."""
@@ -86,7 +86,7 @@ class Loader:
     """Makes batches when they are asked for, as a DataLoader does. note: called with the number of each, before it."""
 
     def __init__(
-        self, rows: Sequence[Any], make: Callable[[Any], Batch], note: Callable[[int], object] = int
+        self, rows: Sequence[Any], make: Callable[[Any], LabelledBatch], note: Callable[[int], object] = int
     ) -> None:
         self._rows = rows
         self._make = make
@@ -96,7 +96,7 @@ class Loader:
         """Return the number of batches."""
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[LabelledBatch]:
         """Yield the batches."""
         for number, rows in enumerate(self._rows):
             self._note(number)
@@ -242,7 +242,7 @@ def _fault_of_counts(answer: Any) -> str:
     rows = [(batch, 0)] * count + [(1, 1)] * SINGLES
     one = torch.zeros(1, 6)
 
-    def make(row: tuple[int, int]) -> Batch:
+    def make(row: tuple[int, int]) -> LabelledBatch:
         size, label = row
         return one.expand(size, 6), torch.tensor([label]).expand(size)
 

@@ -11,84 +11,19 @@ from lib.data.samplers import DistributedSampler
 from support.built import MyDistributedSampler, my_share
 from support.n03 import checks as n03
 from support.n03 import stories
+from tests.support.n03.answers import (
+    Prepared,
+    Written,
+    in_order,
+    in_order_by_places,
+    share,
+    share_by_places,
+    written,
+)
 
 
 def mistake(exercise, start):
     return next(wrong for why, wrong in exercise.mistakes.items() if why.startswith(start))
-
-
-def share(order, world_size, rank, drop_last):
-    steps = len(order) // world_size if drop_last else -(-len(order) // world_size)
-    while len(order) < steps * world_size:
-        order = order + order
-    return order[: steps * world_size][rank::world_size]
-
-
-def share_by_places(order, world_size, rank, drop_last=False):
-    """As somebody writes it who thinks of places, and of no list but the order."""
-    count, rest = divmod(len(order), world_size)
-    if rest and not drop_last:
-        count += 1
-    return [order[(rank + turn * world_size) % len(order)] for turn in range(count)]
-
-
-class Written:
-    """As a reader may write it: no torch sampler in it, not even its base class."""
-
-    def __init__(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=False):
-        if rank not in range(num_replicas):
-            raise ValueError("no such rank")
-        self.size = len(dataset)
-        self.drop_last = drop_last
-        self.world_size = num_replicas
-        self.rank = rank
-        self.shuffle = shuffle
-        self.seed = seed
-        self.epoch = 0
-
-    def __iter__(self):
-        order = list(range(self.size))
-        if self.shuffle:
-            order = torch.randperm(self.size, generator=torch.Generator().manual_seed(self.seed + self.epoch)).tolist()
-        return iter(share(order, self.world_size, self.rank, self.drop_last))
-
-    def __len__(self):
-        return len(share(list(range(self.size)), self.world_size, self.rank, self.drop_last))
-
-    def set_epoch(self, epoch):
-        self.epoch = epoch
-
-
-class Prepared(Written):
-    """As somebody writes it who draws in set_epoch, and only gives out in __iter__."""
-
-    def __init__(self, *arguments, **named):
-        super().__init__(*arguments, **named)
-        self.set_epoch(0)
-
-    def set_epoch(self, epoch):
-        super().set_epoch(epoch)
-        self.drawn = [*Written.__iter__(self)]
-
-    def __iter__(self):
-        return iter(self.drawn)
-
-
-def in_order(gathered, size):
-    return [answer for batch in gathered for step in zip(*batch, strict=True) for answer in step][:size]
-
-
-def in_order_by_places(gathered, size):
-    world = len(gathered[0])
-    answers = [None] * size
-    turns = 0
-    for batch in gathered:
-        for rank, own in enumerate(batch):
-            for turn, answer in enumerate(own, start=turns):
-                if turn * world + rank < size:
-                    answers[turn * world + rank] = answer
-        turns += len(batch[0])
-    return answers
 
 
 def test_right_answers_that_ask_no_sampler_pass_and_libs_class_and_the_reference_deals_as_torchs():
@@ -162,10 +97,6 @@ def looks_at_the_first(self):
 def keeps_its_pass(self):
     self.passed = Written.__iter__(self)
     return self
-
-
-def written(**methods):
-    return type("Written", (Written,), methods)
 
 
 @pytest.mark.parametrize(
@@ -248,126 +179,6 @@ def test_no_samples_are_shared_out_as_torch_does_it_whatever_the_ranks():
         )
         assert [*ours] == [*libs] == [*torchs] == []
         assert len(ours) == len(libs) == len(torchs) == 0
-
-
-def nine_times(order, world_size, rank, drop_last=False):
-    steps = len(order) // world_size if drop_last else -(-len(order) // world_size)
-    return (order * 9)[: steps * world_size][rank::world_size]
-
-
-def uncut(order, world_size, rank, drop_last=False):
-    return (order * 9)[rank::world_size]
-
-
-def in_one_list():
-    kept = []
-
-    def shared(order, world_size, rank, drop_last=False):
-        kept[:] = share(order, world_size, rank, drop_last)
-        return kept
-
-    return shared
-
-
-def remembered_by(key):
-    """Keeps what it has once made, for ever, under a key that does not say everything."""
-    kept = {}
-
-    def shared(order, world_size, rank, drop_last=False):
-        found = kept.setdefault(key(order, world_size, rank, drop_last), share(order, world_size, rank, drop_last))
-        return [*found]
-
-    return shared
-
-
-def test_few_samples_on_very_many_ranks_are_asked_for():
-    verdict = n03.check_share(nine_times)
-    assert "world_size = 64, rank = 32" in verdict.message, verdict
-    assert "of 1 index each of 64 ranks gets 1, rank 32 [10]; you give 0: []" in verdict.message
-
-
-def test_a_share_that_is_too_long_is_not_told_of_another_mistake_with_as_many():
-    verdict = n03.check_share(uncut)
-    assert "you give more" in verdict.message
-    assert "floor" not in verdict.message
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        lambda order, *case: case,
-        lambda order, *case: (len(order), *case),
-        lambda order, *case: (sum(order), *case),
-        lambda order, *case: (order[0], len(order), *case),
-        lambda order, *case: (order[0], order[-1], len(order), *case),
-        lambda order, world_size, rank, drop_last: (tuple(order), world_size, rank),
-    ],
-)
-def test_a_share_that_is_kept_under_too_short_a_key_is_refused(key):
-    assert not n03.check_share(remembered_by(key))
-
-
-def test_a_share_that_is_kept_under_all_it_depends_on_is_right_and_one_that_changes_later_is_not():
-    assert n03.check_share(remembered_by(lambda order, *case: (tuple(order), *case)))
-    verdict = n03.check_share(in_one_list())
-    assert "a change of what an earlier call has returned" in verdict.message
-
-
-def remembering(*what):
-    """Make a sampler whose class keeps orders for ever, under a key that does not say everything."""
-    kept = {}
-
-    def order_of(self):
-        key = tuple(getattr(self, name) for name in what)
-        return iter(kept.setdefault(key, [*Written.__iter__(self)]))
-
-    return written(__iter__=order_of)
-
-
-ALL = ("size", "world_size", "rank", "shuffle", "seed", "epoch", "drop_last")
-
-
-@pytest.mark.parametrize("missing", ALL)
-def test_samplers_that_share_what_they_keep_are_refused_whatever_the_key_lacks(missing):
-    verdict = n03.check_sampler(remembering(*(name for name in ALL if name != missing)))
-    assert not verdict
-    assert "modulo" not in verdict.message, verdict
-
-
-def test_samplers_that_share_what_they_keep_under_all_it_depends_on_are_right():
-    assert n03.check_sampler(remembering(*ALL))
-
-
-def test_orders_kept_by_length_and_epoch_are_told_that_another_seed_gets_them():
-    kept = {}
-
-    def by_length_and_epoch(self):
-        order = list(range(self.size))
-        if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed + self.epoch)
-            order = kept.setdefault((self.size, self.epoch), torch.randperm(self.size, generator=generator).tolist())
-        return iter(share(order, self.world_size, self.rank, self.drop_last))
-
-    verdict = n03.check_sampler(written(__iter__=by_length_and_epoch))
-    assert "an order drawn for one seed is given out for another" in verdict.message, verdict
-
-
-@pytest.mark.parametrize(
-    "answer, said",
-    [
-        (
-            lambda gathered, size: [*zip(*gathered, strict=True)][:size],
-            "sample 0 has the answer a0, and at place 0 of your list",
-        ),
-        (
-            lambda gathered, size: in_order(gathered, size)[:-1],
-            "8 answers are due, one for each sample, and you give 7",
-        ),
-        (lambda gathered, size: in_order(gathered, size)[::-1], "sample 0 has the answer a0, and at place 0"),
-    ],
-)
-def test_answers_out_of_order_are_told_by_the_sample_that_has_not_its_own(answer, said):
-    assert said in n03.check_in_order(answer).message
 
 
 def made_as(**changed):

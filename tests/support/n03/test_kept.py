@@ -1,0 +1,127 @@
+"""What answers of notebook 03 keep from an earlier call, or have for small cases only, and how a refusal is told."""
+
+import pytest
+import torch
+
+from support.n03 import checks as n03
+from tests.support.n03.answers import Written, in_order, share, written
+
+
+def nine_times(order, world_size, rank, drop_last=False):
+    steps = len(order) // world_size if drop_last else -(-len(order) // world_size)
+    return (order * 9)[: steps * world_size][rank::world_size]
+
+
+def uncut(order, world_size, rank, drop_last=False):
+    return (order * 9)[rank::world_size]
+
+
+def in_one_list():
+    kept = []
+
+    def shared(order, world_size, rank, drop_last=False):
+        kept[:] = share(order, world_size, rank, drop_last)
+        return kept
+
+    return shared
+
+
+def remembered_by(key):
+    """Keeps what it has once made, for ever, under a key that does not say everything."""
+    kept = {}
+
+    def shared(order, world_size, rank, drop_last=False):
+        found = kept.setdefault(key(order, world_size, rank, drop_last), share(order, world_size, rank, drop_last))
+        return [*found]
+
+    return shared
+
+
+def test_few_samples_on_very_many_ranks_are_asked_for():
+    verdict = n03.check_share(nine_times)
+    assert "world_size = 64, rank = 32" in verdict.message, verdict
+    assert "of 1 index each of 64 ranks gets 1, rank 32 [10]; you give 0: []" in verdict.message
+
+
+def test_a_share_that_is_too_long_is_not_told_of_another_mistake_with_as_many():
+    verdict = n03.check_share(uncut)
+    assert "you give more" in verdict.message
+    assert "floor" not in verdict.message
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        lambda order, *case: case,
+        lambda order, *case: (len(order), *case),
+        lambda order, *case: (sum(order), *case),
+        lambda order, *case: (order[0], len(order), *case),
+        lambda order, *case: (order[0], order[-1], len(order), *case),
+        lambda order, world_size, rank, drop_last: (tuple(order), world_size, rank),
+    ],
+)
+def test_a_share_that_is_kept_under_too_short_a_key_is_refused(key):
+    assert not n03.check_share(remembered_by(key))
+
+
+def test_a_share_that_is_kept_under_all_it_depends_on_is_right_and_one_that_changes_later_is_not():
+    assert n03.check_share(remembered_by(lambda order, *case: (tuple(order), *case)))
+    verdict = n03.check_share(in_one_list())
+    assert "a change of what an earlier call has returned" in verdict.message
+
+
+def remembering(*what):
+    """Make a sampler whose class keeps orders for ever, under a key that does not say everything."""
+    kept = {}
+
+    def order_of(self):
+        key = tuple(getattr(self, name) for name in what)
+        return iter(kept.setdefault(key, [*Written.__iter__(self)]))
+
+    return written(__iter__=order_of)
+
+
+ALL = ("size", "world_size", "rank", "shuffle", "seed", "epoch", "drop_last")
+
+
+@pytest.mark.parametrize("missing", ALL)
+def test_samplers_that_share_what_they_keep_are_refused_whatever_the_key_lacks(missing):
+    verdict = n03.check_sampler(remembering(*(name for name in ALL if name != missing)))
+    assert not verdict
+    assert "modulo" not in verdict.message, verdict
+
+
+def test_samplers_that_share_what_they_keep_under_all_it_depends_on_are_right():
+    assert n03.check_sampler(remembering(*ALL))
+
+
+def test_orders_kept_by_length_and_epoch_are_told_that_another_seed_gets_them():
+    kept = {}
+
+    def by_length_and_epoch(self):
+        order = list(range(self.size))
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            order = kept.setdefault((self.size, self.epoch), torch.randperm(self.size, generator=generator).tolist())
+        return iter(share(order, self.world_size, self.rank, self.drop_last))
+
+    verdict = n03.check_sampler(written(__iter__=by_length_and_epoch))
+    assert "an order drawn for one seed is given out for another" in verdict.message, verdict
+
+
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        (
+            lambda gathered, size: [*zip(*gathered, strict=True)][:size],
+            "sample 0 has the answer a0, and at place 0 of your list",
+        ),
+        (
+            lambda gathered, size: in_order(gathered, size)[:-1],
+            "8 answers are due, one for each sample, and you give 7",
+        ),
+        (lambda gathered, size: in_order(gathered, size)[::-1], "sample 0 has the answer a0, and at place 0"),
+    ],
+)
+def test_answers_out_of_order_are_told_by_the_sample_that_has_not_its_own(answer, said):
+    assert said in n03.check_in_order(answer).message

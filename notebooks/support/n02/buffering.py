@@ -35,7 +35,19 @@ MOVES_ON = (
 FALSE = "An item that counts as false is lost, or all that comes behind it."
 EQUAL = "Equal items are items of their own."
 THING = "An item leaves as the very thing that came: it may be of any kind."
+FRONT = (
+    "`items` may be a list as well as an iterator, and whoever goes through a list again begins at its front."
+)
+TAKEN = "`items` is a list here, and your pass changes it: others read it, too."
+LEFT = (
+    "What an earlier pass left behind comes out of the next one. A list in the `def` line, as in waiting=[], is made "
+    "once, and all passes share it; so is a global one."
+)
 MOST = 10_000
+#: Streams: (items, places in the buffer); some end before it is full, some when it is just full.
+CASES = ((10, 4), (3, 5), (8, 8), (5, 2), (7, 1), (1, 3), (0, 2))
+#: Streams whose end is looked at, (items, places): what waits then leaves by chance, however many they are.
+ENDS = ((6, 8), (8, 8), (2, 2), (9, 8), (10, 5))
 RUNS = 400
 TURNS = 3000
 
@@ -70,11 +82,13 @@ def _place(item: Any) -> int:
 
 def _faults(answer: Callable[..., Any]) -> Iterator[str]:
     before = states()
+    yield from _faults_of_leaving_behind(answer)
     yield from _faults_of_holding(answer)
-    for length, size in ((10, 4), (3, 5), (8, 8), (7, 1), (0, 2)):
+    for length, size in CASES:
         order = _order(answer, length, size)
         if sorted(order) != list(range(length)):
             yield f"{LOST} Of the places 0 to {length - 1}, with size = {size}, yours hands on {short(order)}."
+    yield from _faults_of_lists(answer)
     if states() != before or _order(answer, 30, 8) != _order(answer, 30, 8):
         yield GLOBAL
     if _order(answer, 30, 8) == _order(answer, 30, 8, seed=1) == _order(answer, 30, 8, seed=2):
@@ -86,6 +100,32 @@ def _faults(answer: Callable[..., Any]) -> Iterator[str]:
     for size in (100, 1000):
         yield from _faults_of_a_large_buffer(answer, size)
     yield from _faults_of_things(answer)
+
+
+def _faults_of_leaving_behind(answer: Callable[..., Any]) -> Iterator[str]:
+    """Let a pass come after one that ended, and one after a pass that was broken off: no item of theirs may return."""
+    for ended in (True, False):
+        earlier = range(1000, 1009)
+        later = range(2000, 2009)
+        passed = iter(answer(iter(earlier), 4, np.random.default_rng(0)))
+        list(islice(passed, 20 if ended else 3))
+        got = list(islice(answer(iter(later), 4, np.random.default_rng(0)), 20))
+        again = [item for item in got if isinstance(item, (int, np.integer)) and item in earlier]
+        if again:
+            yield f"{LEFT} From range(2000, 2009) {again[0]} comes, and range(1000, 1009) was read before."
+
+
+def _faults_of_lists(answer: Callable[..., Any]) -> Iterator[str]:
+    """Give lists in place of iterators."""
+    for length, size in CASES:
+        items = [*range(length)]
+        given = [*items]
+        with in_case(f"With a list of {length} items and size = {size}"):
+            got = list(islice(answer(given, size, np.random.default_rng(0)), 2 * length + 2))
+        if given != items:
+            yield f"{TAKEN} It was {short(items)} and is {short(given)}."
+        if sorted(map(whole, got)) != items:
+            yield f"{FRONT} Of the list {short(items)}, with size = {size}, yours hands on {short(got)}."
 
 
 def _faults_of_things(answer: Callable[..., Any]) -> Iterator[str]:
@@ -156,9 +196,11 @@ def _faults_of_chance(answer: Callable[..., Any]) -> Iterator[str]:
     said = next(_unequal(orders, size, turns=20), "")
     if said:
         yield f"{CHANCE} With size = {size}, {said}"
-    said = next(_unequal([_order(answer, 6, 8, seed) for seed in range(RUNS)], 8, turns=5), "")
-    if said:
-        yield f"{TAIL} Six items in a buffer for eight: {said}"
+    for length, size in ENDS:
+        ends = [_order(answer, length, size, seed) for seed in range(RUNS)]
+        said = next(_unequal(ends, size, turns=length - 1), "")
+        if said:
+            yield f"{TAIL} A stream of {length} in a buffer for {size}: {said}"
 
 
 def _unequal(orders: list[list[int]], size: int, turns: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -33,7 +34,20 @@ def _rotated(self: Any) -> Any:
     return iter(order[cut:] + order[:cut])
 
 
-_GENERATOR = "generator = torch.Generator().manual_seed(self.seed + self.epoch)"
+def _begins_anew(self: Any) -> Any:
+    self.left = list(Shuffled.__iter__(self))
+    return self
+
+
+def _next_of_its_own(self: Any) -> int:
+    if not self.left:
+        raise StopIteration
+    index: int = self.left.pop(0)
+    return index
+
+
+_GENERATOR = "generator = torch.Generator().manual_seed(1000 * self.seed + self.epoch)"
+_SEED = "1000 * self.seed + self.epoch"
 _ITER = "return iter(torch.randperm(self.size, generator=generator).tolist())"
 
 check_shuffled = Exercise(
@@ -53,11 +67,12 @@ check_shuffled = Exercise(
                 f"made = {_ITER[7:]}\n        return self.__dict__.setdefault('made', made)",
             ),
             orders.GLOBAL: (_GENERATOR, "", ", generator=generator", ""),
-            orders.OTHERS: ("self.seed + self.epoch", "torch.initial_seed() + self.seed + self.epoch"),
-            orders.RESTART: ("self.seed + self.epoch", "hash((id(self), self.seed, self.epoch))"),
-            orders.PROCESS: ("self.seed + self.epoch", "hash((os.getpid(), self.seed, self.epoch))"),
-            orders.EPOCH: ("self.seed + self.epoch", "self.seed"),
-            orders.SEED: ("self.seed + self.epoch", "self.epoch"),
+            orders.OTHERS: (_SEED, "torch.initial_seed() + 1000 * self.seed + self.epoch"),
+            orders.RESTART: (_SEED, "hash((id(self), self.seed, self.epoch))"),
+            orders.PROCESS: (_SEED, "hash((os.getpid(), self.seed, self.epoch))"),
+            orders.EPOCH: (_SEED, "self.seed"),
+            orders.SEED: (_SEED, "self.epoch"),
+            orders.MEET: (_SEED, "self.seed + self.epoch"),
             orders.INDICES: ("torch.randperm(self.size", "torch.randint(self.size, (self.size,)"),
         },
         names={"os": os},
@@ -74,9 +89,10 @@ check_shuffled = Exercise(
         ),
         orders.UNSHUFFLED: with_methods(
             Shuffled,
-            __iter__=lambda self: ((self.seed + self.epoch + k) % self.size for k in range(self.size)),
+            __iter__=lambda self: ((1000 * self.seed + self.epoch + k) % self.size for k in range(self.size)),
         ),
         orders.TURNED: with_methods(Shuffled, __iter__=_rotated),
+        orders.TOGETHER: with_methods(Shuffled, __iter__=_begins_anew, __next__=_next_of_its_own),
     },
 )
 
@@ -97,6 +113,19 @@ def _kept_order(self: Any) -> Any:
     if "order" not in vars(self):
         self.order = list(self.sampler)
     return iter(PooledBatches(self.order, self.lengths, self.batch_size, self.pool))
+
+
+def _order_of_the_last_pass(self: Any) -> Any:
+    self.batches = list(PooledBatches.__iter__(self))
+    return (self.batches[place] for place in range(len(self)))
+
+
+def _takes_from_the_front(self: Any) -> Any:
+    order = self.sampler if isinstance(self.sampler, list) else list(self.sampler)
+    size = self.pool * self.batch_size
+    while order:
+        part = [order.pop(0) for _ in range(min(size, len(order)))]
+        yield from PooledBatches(part, self.lengths, self.batch_size, self.pool)
 
 
 _CUT = "part[first : first + self.batch_size]"
@@ -155,6 +184,8 @@ check_pooled = Exercise(
     | {
         pools.TWICE: with_methods(PooledBatches, __iter__=_read_for_each_pool),
         pools.AGAIN: with_methods(PooledBatches, __iter__=_kept_order),
+        pools.TOGETHER: with_methods(PooledBatches, __iter__=_order_of_the_last_pass),
+        pools.EMPTIED: with_methods(PooledBatches, __iter__=_takes_from_the_front),
         pools.READING: with_methods(PooledBatches, __len__=lambda self: len([*iter(self)])),
     },
 )
@@ -188,6 +219,15 @@ check_dealt = Exercise(
                 "items = iter(self.read())\n"
                 "        while block := list(islice(items, step)):\n"
                 "            yield from block[first : first + 1]",
+            ),
+            dealing.NOTED: (
+                "info = get_worker_info()",
+                "info = self.__dict__.setdefault('info', get_worker_info())",
+            ),
+            dealing.TOGETHER: (
+                _RETURN,
+                f"self.kept = {_RETURN[7:]}\n        while (item := next(self.kept, self)) is not self:\n"
+                "            yield item",
             ),
             dealing.VALUES: (_RETURN, "return filter(None, islice(self.read(), first, None, step))"),
             dealing.END: (_RETURN, "return iter([*self.read()][first::step])"),
@@ -232,6 +272,15 @@ _IN_TURN = (
     "            generator.shuffle(waiting)\n        if began:\n            yield waiting.pop(0)\n"
 )
 
+
+def _takes_from_the_list(items: Any, size: int, generator: np.random.Generator) -> Iterator[Any]:
+    def taken() -> Iterator[Any]:
+        while items:
+            yield items.pop(0)
+
+    return buffered(taken() if isinstance(items, list) else items, size, generator)
+
+
 check_buffered = Exercise(
     "buffered",
     reference=buffered,
@@ -267,9 +316,20 @@ check_buffered = Exercise(
                 _IN_TURN,
             ),
             buffering.TAIL: ("    generator.shuffle(waiting)\n", ""),
+            buffering.FRONT: (
+                "waiting: list[Any] = []\n    for item in items:",
+                "waiting = [*islice(items, size)]\n    for item in items:",
+            ),
+            buffering.LEFT: (
+                "generator: np.random.Generator)",
+                "generator: np.random.Generator, waiting=[])",
+                "    waiting: list[Any] = []\n",
+                "",
+            ),
         },
         names={"np": np},
-    ),
+    )
+    | {buffering.TAKEN: _takes_from_the_list},
 )
 
 
@@ -282,7 +342,7 @@ def _reseeds(key: Any, seed: int) -> Any:
 
 _SOURCE = "(seed, epoch, index)"
 _KEYS = "yield epoch, index"
-_kept: dict[int, np.random.Generator] = {}
+_kept: dict[Any, Any] = {}
 check_noise = Exercise(
     "keys_of and item_of",
     reference=(keys_of, item_of),
@@ -319,6 +379,12 @@ check_noise = Exercise(
                     "return index[0]",
                     _SOURCE,
                     "(seed, epoch, index[1])",
+                ),
+                noise.KEPT: (
+                    _KEYS,
+                    "kept['epoch'] = epoch\n        yield index",
+                    "epoch, index = key",
+                    "epoch, index = kept.get('epoch', 0), key",
                 ),
                 noise.REPEATS: (_SOURCE, "(seed, index)"),
                 noise.SHIFT: (_SOURCE, "(seed, epoch + index)"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 from typing import Any
+
+import torch
 
 from support.kit.judged import Fault
 from support.kit.raised import Finding, in_case
@@ -24,7 +27,17 @@ AHEAD = "An item is handed on when it is read, and before the next one."
 END = "This stream has no end: hand on each item when it is read, and keep none."
 AGAIN = "The second `for` reads something else: begin anew each time."
 BROKEN_OFF = "After a pass that was broken off, the next `for` reads something else: begin anew each time."
-VALUES = "Equal items, or zeros, are left out: places count, and not what stands there."
+VALUES = (
+    "Items are left out that are equal, empty, zero or None, or the stream ends with them: places count, and not what "
+    "stands there."
+)
+TOGETHER = (
+    "Two passes at once disturb each other: what a pass needs belongs to the pass, and not to the object."
+)
+NOTED = (
+    "The object was read in the main process before it was copied to the workers, and each copy takes itself for that "
+    "process: ask get_worker_info() in each pass."
+)
 MOST = 10_000
 SIZES = (14, 13, 12, 2, 0)
 Shares = dict[tuple[int, int], list[list[int]]]  # by (rank, workers): the places that each worker reads
@@ -42,7 +55,7 @@ def fault_of_dealing(answer: Any) -> str:
         said = next(_faults(dealt, size, world), "")
         if said:
             return Fault(said, known_by=(said, shares))
-    return _fault_of_values(answer) or _fault_of_passing(answer)
+    return _fault_of_noting(answer) or _fault_of_values(answer) or _fault_of_passing(answer)
 
 
 def _shares(answer: Any, size: int, world: int) -> Shares:
@@ -68,10 +81,18 @@ def _read(answer: Any, size: int, world: int, rank: int, worker: int, workers: i
         again = first_items(stream)
         next(iter(stream), None)
         after_a_break = first_items(stream)
+        outer = iter(stream)
+        begun = [*islice(outer, 1)]
+        inner = first_items(stream)
+        around = [*begun, *islice(outer, size + 1)]
     if got != again:
         raise Finding(f"{AGAIN} First {short(got)}, then {short(again)}.")
     if got != after_a_break:
         raise Finding(f"{BROKEN_OFF} First {short(got)}; after a pass of one item {short(after_a_break)}.")
+    if got != inner or got != around:
+        raise Finding(
+            f"{TOGETHER} Alone one gives {short(got)}; two give {short(around)} and {short(inner)}."
+        )
     known = {value(place): place for place in range(size)}
     if not all(item in known for item in got):
         raise Finding(f"What is handed on must come from the stream: it is {short(got)}.")
@@ -118,15 +139,47 @@ def _told(ranks: list[list[list[int]]]) -> str:
     return "; ".join(f"rank {rank} reads {' and '.join(map(str, parts))}" for rank, parts in enumerate(ranks))
 
 
-def _fault_of_values(answer: Any) -> str:
-    """Deal twelve zeros to two ranks with two workers each: three for everybody."""
+def _fault_of_noting(answer: Any) -> str:
+    """Read an object without workers, then copies of it in workers, as a DataLoader makes them."""
     for rank in range(2):
-        for worker in range(2):
-            stream = answer(lambda: [0] * 12, rank, 2)
-            with as_worker(worker, 2, dataset=stream):
-                got = first_items(stream)
-            if len(got) != 3:
-                return f"{VALUES} Of twelve zeros worker {worker} of rank {rank} reads {len(got)}, and not 3."
+        stream = answer(lambda: map(value, range(14)), rank, 2)
+        first_items(stream)
+        for worker, workers in ((0, 2), (1, 2), (2, 3)):
+            with as_worker(worker, workers, dataset=stream):
+                got = first_items(copy.copy(stream))
+                fresh = first_items(answer(lambda: map(value, range(14)), rank, 2))
+            if got != fresh:
+                where = f"Rank {rank}, worker {worker} of {workers}"
+                return f"{NOTED} {where}: a new object reads {short(fresh)}, and this one {short(got)}."
+    return ""
+
+
+def _streams() -> Iterator[tuple[str, list[Any]]]:
+    """Yield streams of twelve items whose values say nothing about their places."""
+    yield "zeros", [0] * 12
+    yield "times None", [None] * 12
+    yield "empty lists", [[] for _ in range(12)]
+    yield "tensors of two numbers", [torch.zeros(2) for _ in range(12)]
+    yield (
+        "items of many kinds",
+        [1, None, "", 0.5, (), "text", False, {}, [7], b"", float("nan"), StopIteration],
+    )
+
+
+def _fault_of_values(answer: Any) -> str:
+    """Deal twelve items to two ranks with two workers each: three for everybody, and each item to somebody."""
+    for what, items in _streams():
+        dealt: list[Any] = []
+        for rank in range(2):
+            for worker in range(2):
+                stream = answer(lambda items=items: iter(items), rank, 2)
+                with as_worker(worker, 2, dataset=stream), in_case(f"A stream of twelve {what}"):
+                    got = first_items(stream)
+                if len(got) != 3:
+                    return f"{VALUES} Of twelve {what} worker {worker} of rank {rank} reads {len(got)}, and not 3."
+                dealt += got
+        if sorted(map(id, dealt)) != sorted(map(id, items)):
+            return f"{VALUES} Of twelve {what} all together read {short(dealt)}."
     return ""
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from functools import cache
+from itertools import combinations, islice, permutations, product
+from math import gcd
 from operator import eq
 from operator import index as whole
 from typing import Any
 
+from torch.utils.data import DataLoader, Dataset
+
+from support.kit.raised import in_case, named
 from support.kit.values import NO_RETURN, short
 from support.n02.generators import another_process, states
 from support.n02.runs import as_worker
@@ -47,6 +52,10 @@ TWINS = (
     "The crop tells the flip, or the flip never changes: draw both from one generator, one after the "
     "other. Two with the same seed begin with the same bits."
 )
+KEPT = (
+    "A key must carry all that its item needs. What keys_of notes beside it is another epoch's by the time the item is "
+    "loaded, or never reaches the worker."
+)
 SHARED = "One number serves for two: each item of each epoch draws its own."
 
 SIZE = 20
@@ -54,7 +63,13 @@ EPOCHS = 60
 BLOCK = 10
 #: Where a mix of seed, epoch and index into one number meets itself again: round numbers, and powers of two.
 _FAR = (100, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000, 2**20, 10**7, 2**24, 2**25, 2**26)
-_MOST_EPOCHS = 1_000_000  # epochs are below that, indices below a hundred million
+_MOST = (2**32, 1_000_000, 100_000_000)  # seeds, epochs and indices are below these
+#: So many epochs, seeds and indices in a row are looked at, too: a mix need not have a round number in it.
+_IN_A_ROW = (300, 300, 5000)
+#: What one number of two may be multiplied by before the other one is added.
+_FACTORS = (*(10**power for power in range(3, 13)), *(2**power for power in range(10, 41)))
+_WORD = 2**32  # NumPy and torch cut what they are seeded with into words of 32 bits, or cut it off there
+_FEW = 6  # triples of a row
 Drawn = list[tuple[int, int]]  # (crop, flip) of each item
 _TenDrawn = tuple[tuple[int, int], ...]  # ten of them, sorted
 _Where = tuple[int, int, int]  # seed, epoch, first index
@@ -66,6 +81,7 @@ class _Draws:
 
     touched: bool  # whether a global generator is another one than before
     first: Drawn  # epoch 0
+    late: Drawn  # epoch 0, its keys made before those of epochs 0 and 1, and asked for after them
     second: Drawn  # epoch 1
     turned: Drawn  # epoch 0, its indices named from the last to the first, then turned round
     again: Drawn  # the keys of epoch 0, asked for once more from the last to the first, then turned round
@@ -91,7 +107,14 @@ def fault_of_noise(answers: Any) -> str:
         return said
     touched = states() != before
     draws = _drawn(keys_of, item_of, touched)
-    said = next(_faults(draws), "") or _meeting(keys_of, item_of, draws) or next(_faults_of_pairs(draws), "")
+    said = (
+        next(_faults(draws), "")
+        or _forgotten(keys_of, item_of, draws)
+        or next(_faults_of_sharing(draws), "")
+        or _meeting(keys_of, item_of, draws)
+        or next(_meetings_of_words(keys_of, item_of), "")
+        or next(_faults_of_pairs(draws), "")
+    )
     if not said:
         return ""
     return f"{said} Items 0 to 3 have {draws.first[:4]} in epoch 0 and {draws.second[:4]} in epoch 1."
@@ -116,7 +139,16 @@ def _wrong_shape(keys_of: Any, item_of: Any) -> str:
                 item = item_of(sent, 0)
                 if not _has_the_shape(item, index):
                     return f"{SHAPE} For index {index} in epoch {epoch} yours is {short(item)}."
-    return ""
+    return next(_wrong_at_the_ends(keys_of, item_of), "")
+
+
+def _wrong_at_the_ends(keys_of: Any, item_of: Any) -> Iterator[str]:
+    """Yield whether the smallest or the largest seed, epoch or index gives no item."""
+    for seed, epoch, index in product(*((0, most - 1) for most in _MOST)):
+        with in_case(f"With seed {seed}, epoch {epoch} and index {index}"):
+            item = item_of(_keys(keys_of, [index], epoch)[0], seed)
+        if not _has_the_shape(item, index):
+            yield f"{SHAPE} For seed {seed}, epoch {epoch} and index {index} yours is {short(item)}."
 
 
 def _has_the_shape(item: Any, index: int) -> bool:
@@ -140,9 +172,12 @@ def _drawn(keys_of: Any, item_of: Any, touched: bool) -> _Draws:
             workers.append(_numbers(item_of, keys))
     with another_process(keys_of, item_of):
         process = _numbers(item_of, _keys(keys_of, indices, 0))
+    before_others = _keys(keys_of, indices, 0)
+    _keys(keys_of, indices, 1)
     return _Draws(
         touched=touched,
         first=first,
+        late=_numbers(item_of, before_others),
         second=_numbers(item_of, _keys(keys_of, indices, 1)),
         turned=_numbers(item_of, _keys(keys_of, indices[::-1], 0))[::-1],
         again=_numbers(item_of, reversed(keys))[::-1],
@@ -174,6 +209,8 @@ def _faults(draws: _Draws) -> Iterator[str]:
         yield PROCESS
     if first != draws.turned:
         yield PLACE
+    if first != draws.late:
+        yield KEPT
     if first == draws.second:
         yield REPEATS
     if first[1:] == draws.second[:-1]:
@@ -183,7 +220,42 @@ def _faults(draws: _Draws) -> Iterator[str]:
     if len({flip for epoch in draws.far for _, flip in epoch}) == 1:
         yield TWINS
     yield from _faults_of_one(draws)
-    yield from _faults_of_sharing(draws)
+
+
+class _Items(Dataset[Any]):
+    """What item_of gives for a key, or the name of what it raises."""
+
+    def __init__(self, item_of: Any) -> None:
+        self.item_of = item_of
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return list(self.item_of(key, 0))
+        except Exception as error:
+            return named(error)
+
+
+def _forgotten(keys_of: Any, item_of: Any, draws: _Draws) -> str:
+    """Say whether a worker that was there before any key was made gives other numbers for the keys that are sent."""
+    epochs = {0: draws.first, 1: draws.second, 2: draws.far[2]}
+
+    def keys() -> Iterator[Any]:  # the loader asks for the first when the worker has been started
+        for epoch in reversed(epochs):
+            yield from _keys(keys_of, range(SIZE), epoch)
+
+    loader = DataLoader(
+        _Items(item_of), batch_size=None, sampler=keys(), num_workers=1, multiprocessing_context="fork"
+    )
+    got = list(loader)
+    expected = [(epoch, pair) for epoch in reversed(epochs) for pair in epochs[epoch]]
+    for item, (epoch, pair) in zip(got, expected, strict=True):
+        if isinstance(item, str):
+            return f"{KEPT} In a worker that was started before your code raised {item}."
+        if tuple(item[1:]) != pair:
+            return (
+                f"{KEPT} In epoch {epoch} index {item[0]} has {pair} here and {tuple(item[1:])} in a worker."
+            )
+    return ""
 
 
 def _faults_of_one(draws: _Draws) -> Iterator[str]:
@@ -246,14 +318,59 @@ def _meeting(keys_of: Any, item_of: Any, draws: _Draws) -> str:
                 before = near.setdefault(_block(items[start : start + BLOCK]), (seed, epoch, start))
                 if before[:2] != (seed, epoch):  # blocks of one epoch overlap
                     return f"{MIXED} Here {_told((seed, epoch, start))} meet {_told(before)}."
-    far_away: list[_Where] = [(seed, 0, 0) for seed in (*range(10, 20), *_FAR)]
-    far_away += [(0, epoch, 0) for epoch in _FAR if epoch < _MOST_EPOCHS]
+    seeds, epochs, indices = _IN_A_ROW
+    far_away: list[_Where] = [(seed, 0, 0) for seed in (*range(2, seeds), *_FAR)]
+    far_away += [(0, epoch, 0) for epoch in (*range(EPOCHS, epochs), *_FAR) if epoch < _MOST[1]]
     far_away += [(0, 0, start) for start in _FAR]
     for where in far_away:
         met = near.get(block(*where))
         if met:
             return f"{MIXED} Here {_told(where)} meet {_told(met)}."
+    row = _numbers(item_of, _keys(keys_of, range(SIZE, indices), 0))
+    for start in range(len(row) - BLOCK + 1):
+        met = near.get(_block(row[start : start + BLOCK]))
+        if met:
+            return f"{MIXED} Here {_told((0, 0, SIZE + start))} meet {_told(met)}."
     return ""
+
+
+def _meetings_of_words(keys_of: Any, item_of: Any) -> Iterator[str]:
+    """Yield which items meet because two of the three numbers were made one that fills more than one word.
+
+    With `big * factor + small` at or above 2³² the words behind it move on by one, or it is cut off there.
+    """
+
+    @cache
+    def pair(*three: int) -> tuple[int, int]:
+        seed, epoch, index = three
+        return _numbers(item_of, _keys(keys_of, [index], epoch), seed)[0]
+
+    for one, other in _like_words():
+        if [pair(*three) for three in one] == [pair(*three) for three in other]:
+            told = (f"seed {seed}, epoch {epoch}, index {index}" for seed, epoch, index in (one[0], other[0]))
+            yield f"{MIXED} Here {' meets '.join(told)}, and so do the next ones."
+
+
+def _like_words() -> Iterator[tuple[list[_Where], list[_Where]]]:
+    """Yield rows of triples that come to the same words if two of the three are made one number."""
+    for big, small, third in permutations(range(3)):
+        for factor in _FACTORS:
+            one_word = (_WORD // factor, _WORD % factor, 1)
+            whole_words = (_WORD // gcd(factor, _WORD), 0, factor // gcd(factor, _WORD))
+            for first, start, words in (one_word, whole_words):
+                for moved in (words, 0):
+                    one = [_triple({big: first, small: start + far, third: 0}) for far in range(_FEW)]
+                    other = [_triple({big: 0, small: far, third: moved}) for far in range(_FEW)]
+                    if all(map(_is_asked_for, one + other)):
+                        yield one, other
+
+
+def _triple(numbers: dict[int, int]) -> _Where:
+    return numbers[0], numbers[1], numbers[2]
+
+
+def _is_asked_for(where: _Where) -> bool:
+    return all(number < most for number, most in zip(where, _MOST, strict=True))
 
 
 def _block(numbers: Drawn) -> _TenDrawn:

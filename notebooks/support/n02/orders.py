@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import islice, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, islice, pairwise, product
 from operator import index as whole
 from typing import Any
 
@@ -34,18 +34,26 @@ EPOCH = "Two epochs have the same order."
 UNSHUFFLED = "Nothing is shuffled: most indices are followed by their neighbour."
 TURNED = "Epoch 1 is epoch 0 moved on: most indices are followed by the same one in both."
 SEED = "Another seed gives the same order."
+MEET = (
+    "Two runs share orders: seed and epoch are mixed so that different ones come out alike, as 0 + 1 and 1 + 0 do. "
+    "Keep them apart."
+)
+TOGETHER = (
+    "Two passes at once disturb each other: what a pass needs belongs to the pass, and not to the object."
+)
 MIDWAY = "set_epoch in the middle of a pass changes the rest of it: a pass that has begun keeps its epoch."
-UNEVEN = "This is no shuffle: each index should come at each place about equally often."
+UNEVEN = "This is no shuffle: all orders should be about equally likely."
 NEXT = "An epoch tells about the next one: the two should have nothing to do with each other."
 SIZE = 20
-#: Epochs that are told apart: many in a row, and round numbers at which a remainder begins anew.
-EPOCHS = (*range(64), 100, 128, 256, 1000, 1024)
-OTHER_SEEDS = (1, 2, 7, 10, 100, 1000, 1024)
-#: Each index at each place: ten items, 400 epochs, so about 40 times, give or take 6. The seeds lie so far apart that
-#: no seed + epoch comes twice.
+#: Seeds and epochs are below a thousand. Told apart: many in a row, and round numbers at which a remainder begins anew.
+EPOCHS = (*range(130), 200, 250, 256, 300, 365, 400, 500, 512, 600, 700, 720, 800, 900, 999)
+SEEDS = range(1, 1000)
+#: Where chance is counted: ten items in 2,000 epochs, so about 200 times each index at each place.
 FEW = 10
-RUNS = [(seed, epoch) for seed in range(0, 10_000, 1000) for epoch in range(40)]
-FAIR = len(RUNS) // FEW
+RUNS = [(seed, epoch) for seed in range(0, 1000, 20) for epoch in range(40)]
+#: Where it is looked whether what lay far apart comes near: a thousand items, cut into tenths.
+MANY = 1000
+MANY_EPOCHS = range(10)
 
 
 def fault_of_order(answer: Any) -> str:
@@ -79,6 +87,8 @@ def _faults(answer: Any) -> Iterator[str]:
         yield GLOBAL
     if again != first:
         yield f"{TIMES} First {short(first)}, then {short(again)}."
+    if [*islice(zip(iter(sampler), iter(sampler), strict=False), SIZE)] != [*zip(first, first, strict=True)]:
+        yield TOGETHER
     for number in (1, 2):  # two: the generators of this process may stand at one of them already
         seed_all(number)
         if first_items(sampler) != first:
@@ -92,9 +102,13 @@ def _faults(answer: Any) -> Iterator[str]:
     with another_process(answer.__iter__):
         if _epoch(answer(SIZE, 0), 5) != fifth:
             yield PROCESS
-    if _midway(answer(SIZE, 0)) != _epoch(answer(SIZE, 0), 3):
+    third = _epoch(answer(SIZE, 0), 3)
+    if _midway(answer(SIZE, 0)) != third:
         yield MIDWAY
+    if _midway(answer(SIZE, 0), another_pass=True) != third:
+        yield TOGETHER
     yield from _faults_of_chance(answer)
+    yield from _faults_of_many(answer)
 
 
 def _faults_of_epochs(answer: Any) -> Iterator[str]:
@@ -109,48 +123,96 @@ def _faults_of_epochs(answer: Any) -> Iterator[str]:
     yield from _repeated(epochs, 0)
     other = answer(SIZE, 7)
     yield from _repeated({epoch: _epoch(other, epoch) for epoch in EPOCHS}, 7)
-    for seed in OTHER_SEEDS:
+    yield from _meetings(answer, epochs)
+
+
+def _meetings(answer: Any, epochs: dict[int, list[int]]) -> Iterator[str]:
+    """Yield which other seed has an order of seed 0, or two seeds have one of each other's: any epoch of any seed."""
+    known = {tuple(order): (0, epoch) for epoch, order in epochs.items()}
+    for seed in SEEDS:
         other = answer(SIZE, seed)
-        for epoch in range(6):
-            if _epoch(other, epoch) == epochs[epoch]:
-                yield f"{SEED} Seeds 0 and {seed}, epoch {epoch}: both begin {epochs[epoch][:5]}."
+        for epoch in range(6 if seed < 20 else 1):
+            order = _epoch(other, epoch)
+            before = known.setdefault(tuple(order), (seed, epoch))
+            if before[0] != seed and before[1] == epoch:
+                yield f"{SEED} Seeds {before[0]} and {seed}, epoch {epoch}: both begin {order[:5]}."
+            elif before[0] != seed:
+                told = f"Seed {before[0]}, epoch {before[1]}, and seed {seed}, epoch {epoch}"
+                yield f"{MEET} {told}: both begin {order[:5]}."
 
 
-def _midway(sampler: Any) -> list[int]:
-    """Return epoch 3, in the midst of which somebody says that it is epoch 4."""
+def _midway(sampler: Any, another_pass: bool = False) -> list[int]:
+    """Return epoch 3, in the midst of which somebody says that it is epoch 4, and may read that one, too."""
     sampler.set_epoch(3)
     indices = iter(sampler)
     begun = list(islice(indices, SIZE // 2))
     sampler.set_epoch(4)
+    if another_pass:
+        first_items(sampler)
     return [whole(index) for index in begun + first_items(indices)]
 
 
 def _faults_of_chance(answer: Any) -> Iterator[str]:
-    """Count, over many epochs: each index at each place; and what one epoch tells about the next."""
+    """Count, over many epochs: each index at each place; how far apart two come; what one epoch tells of the next."""
     orders = {(seed, epoch): _epoch(answer(FEW, seed), epoch, FEW) for seed, epoch in RUNS}
-    places: Counter[tuple[int, int]] = Counter()
-    moves: Counter[tuple[int, int]] = Counter()  # from which place to which
-    successors: Counter[tuple[int, int]] = Counter()  # which index is followed, at its place, by which
+    places: Counter[tuple[int, ...]] = Counter()
+    apart: Counter[tuple[int, ...]] = Counter()  # of two indices, how many places on, round about
+    moves: Counter[tuple[int, ...]] = Counter()  # from which place to which
+    successors: Counter[tuple[int, ...]] = Counter()  # which index is followed, at its place, by which
     for (seed, epoch), order in orders.items():
         following = orders.get((seed, epoch + 1)) or _epoch(answer(FEW, seed), epoch + 1, FEW)
+        at = {index: place for place, index in enumerate(order)}
         places.update(enumerate(order))
+        apart.update((one, other, (at[other] - at[one]) % FEW) for one, other in combinations(range(FEW), 2))
         moves.update((place, following.index(index)) for place, index in enumerate(order))
         successors.update(zip(order, following, strict=True))
-    for place, index, often in _unfair(places):
+    squares = [*product(range(FEW), repeat=2)]
+    pairs = [(*pair, far) for pair in combinations(range(FEW), 2) for far in range(1, FEW)]
+    for place, index in _unfair(places, squares):
+        often = places[place, index]
         yield f"{UNEVEN} In {len(RUNS)} epochs of ten items index {index} comes {often} times at place {place}."
-    for place, to, often in _unfair(moves):
+    for one, other, far in _unfair(apart, pairs):
+        often = apart[one, other, far]
+        told = f"index {other} comes {often} times {far} places behind index {one}, or {FEW - far} before it"
+        yield f"{UNEVEN} In {len(RUNS)} epochs of ten items {told}."
+    for place, to in _unfair(moves, squares):
+        often = moves[place, to]
         yield f"{NEXT} In {len(RUNS)} epochs what was at place {place} comes {often} times at place {to} in the next."
-    for index, to, often in _unfair(successors):
+    for index, to in _unfair(successors, squares):
+        often = successors[index, to]
         yield f"{NEXT} In {len(RUNS)} epochs, where {index} was, {to} comes {often} times in the next."
 
 
-def _unfair(counts: Counter[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield which pair comes far too seldom or too often: five deviations off and more."""
-    for one in range(FEW):
-        for other in range(FEW):
-            often = counts[one, other]
-            if not FAIR / 4 <= often <= 2 * FAIR:
-                yield one, other, often
+def _faults_of_many(answer: Any) -> Iterator[str]:
+    """Look at a thousand items: does each tenth go to all tenths, and do neighbours part?"""
+    tenths: Counter[tuple[int, ...]] = Counter()
+    near = 0
+    for epoch in MANY_EPOCHS:
+        sampler = answer(MANY, 3)
+        sampler.set_epoch(epoch)
+        order = first_items(sampler, MANY + 1)
+        yield from _wrong_indices(order, MANY)
+        at = {whole(index): place for place, index in enumerate(order)}
+        tenths.update((index * 10 // MANY, place * 10 // MANY) for index, place in at.items())
+        near += sum(abs(at[index] - at[index + 1]) <= MANY // 20 for index in range(MANY - 1))
+    for tenth, to in _unfair(tenths, [*product(range(10), repeat=2)]):
+        told = f"{tenths[tenth, to]} times an index of tenth {tenth} comes into tenth {to} of the order"
+        yield f"{UNEVEN} In {len(MANY_EPOCHS)} epochs of {MANY} items {told}; {MANY // 10} times are fair."
+    share = near / len(MANY_EPOCHS) / MANY
+    if not 0.05 < share < 0.2:  # about 0.0975, give or take 0.003
+        yield f"{UNEVEN} Of {MANY} items {share:.0%} come close to their neighbour; about 10 % are fair."
+
+
+def _unfair(counts: Counter[tuple[int, ...]], cells: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    """Yield the cell that is farthest from what all should hold, if together they are far too uneven (chi-square).
+
+    The sum of a fair table is about the number of its cells, give or take the root of twice that; eight times are too
+    much. A naive shuffle, which swaps each place with any other, comes to thirteen times and more.
+    """
+    fair = sum(counts[cell] for cell in cells) / len(cells)
+    excess = {cell: (counts[cell] - fair) ** 2 / fair for cell in cells}
+    if sum(excess.values()) > len(cells) + 8 * (2 * len(cells)) ** 0.5:
+        yield max(cells, key=excess.__getitem__)
 
 
 def _repeated(epochs: dict[int, list[int]], seed: int) -> Iterator[str]:

@@ -9,6 +9,7 @@ from operator import index as whole
 from typing import Any
 
 from lib.data.samplers import RandomSampler
+from support.kit.raised import in_case
 from support.kit.values import NO_RETURN, short
 from support.n02.runs import sentence_lengths
 
@@ -24,6 +25,10 @@ LEN = "len() is the number of batches that an epoch has."
 MADE = "Making the batch sampler reads the sampler, and so uses up an order: epoch 0 gets another one, or an old one."
 CHANGED = "Your pass changes `lengths`, and others use it, too."
 REUSED = "A batch that you have given away is changed later: whoever keeps it, as list(…) does, loses what was in it."
+EMPTIED = "A plain list may stand for the sampler, and your pass changes it: the next epoch is another one, or empty."
+TOGETHER = (
+    "Two passes at once disturb each other: what a pass needs belongs to the pass, and not to the object."
+)
 READING = "len() reads the sampler, and so uses up an order: the next epoch is another one."
 
 MOST = 50  # batches of a pass: a wrong answer may have no end
@@ -56,9 +61,37 @@ def fault_of_pools(answer: Any) -> str:
         said = said or next(_faults(batches, sampler, lengths, batch_size, pool), "")
         if given != lengths:
             said = CHANGED
+        said = said or next(_faults_of_two(answer, lengths, batch_size, pool), "")
+        with in_case(f"{where}, a plain list as sampler"):
+            said = said or next(_faults_of_a_list(answer, lengths, batch_size, pool), "")
         if said:
             return f"{said} ({where})"
     return ""
+
+
+def _faults_of_two(answer: Any, lengths: Sequence[int], batch_size: int, pool: int) -> Iterator[str]:
+    """Yield whether a pass that begins and ends in the midst of another takes anything from it, or gives it."""
+    sampler = Odd(len(lengths))
+    batches = answer(sampler, [*lengths], batch_size, pool)
+    outer = iter(batches)
+    begun = [*islice(outer, 1)]
+    inner, _ = _pass(batches)
+    passes = [[*begun, *islice(outer, MOST)], inner]
+    for epoch, order in zip(passes, sampler.readings, strict=False):
+        if next(_faults_of_epoch(epoch, [order], lengths, batch_size, pool), ""):
+            yield f"{TOGETHER} One pass gave {short(passes[0])}, and in its midst another one gave {short(inner)}."
+
+
+def _faults_of_a_list(answer: Any, lengths: Sequence[int], batch_size: int, pool: int) -> Iterator[str]:
+    """Yield what is wrong where the order is a plain list: two passes over it."""
+    order = [*Odd(len(lengths))]
+    given = [*order]
+    batches = answer(given, [*lengths], batch_size, pool)
+    for _ in range(2):
+        epoch, _ = _pass(batches)
+        if given != order:
+            yield f"{EMPTIED} It was {short(order)} and is {short(given)}."
+        yield from _faults_of_epoch(epoch, [order], lengths, batch_size, pool)
 
 
 def _faults(batches: Any, sampler: Odd, lengths: Sequence[int], batch_size: int, pool: int) -> Iterator[str]:

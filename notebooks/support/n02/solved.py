@@ -24,7 +24,7 @@ class Shuffled(Sampler[int]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        generator = torch.Generator().manual_seed(1000 * self.seed + self.epoch)
         return iter(torch.randperm(self.size, generator=generator).tolist())
 
     def __len__(self) -> int:

@@ -36,7 +36,24 @@ def as_tensors(self):
     return iter(torch.randperm(self.size, generator=torch.Generator().manual_seed(self.seed * 10**6 + self.epoch)))
 
 
-@pytest.mark.parametrize("iterate", [drawn_again, by_digest, as_tensors])
+def seeded_by_a_pair(self):
+    return iter(np.random.default_rng((self.seed, self.epoch)).permutation(self.size).tolist())
+
+
+def swapping_with_one_behind(self):
+    """Shuffle as Fisher and Yates do."""
+    draws = random.Random(f"{self.seed} {self.epoch}")
+    order = [*range(self.size)]
+    for place in range(self.size - 1):
+        other = draws.randrange(place, self.size)
+        order[place], order[other] = order[other], order[place]
+    return iter(order)
+
+
+RIGHT_ORDERS = [drawn_again, by_digest, as_tensors, seeded_by_a_pair, swapping_with_one_behind]
+
+
+@pytest.mark.parametrize("iterate", RIGHT_ORDERS)
 def test_an_order_may_come_from_anything_that_seed_and_epoch_decide(iterate):
     assert n02.check_shuffled(with_methods(solved.Shuffled, __iter__=iterate))
 
@@ -161,9 +178,27 @@ def with_room_for_all_indices(key, seed):
     return index, int(generator.integers(100)), int(generator.integers(2))
 
 
+def one_number_for_all(key, seed):
+    """Seed with one number in which each of the three has room: it may fill as many words as it needs."""
+    epoch, index = key
+    generator = np.random.default_rng(seed * 10**14 + epoch * 10**8 + index)
+    return index, int(generator.integers(100)), int(generator.integers(2))
+
+
+def dictionaries(indices, epoch):
+    return ({"epoch": epoch, "index": index} for index in indices)
+
+
+def item_of_dictionary(key, seed):
+    digest = hashlib.sha256(f"{seed} {key['epoch']} {key['index']}".encode()).digest()
+    return key["index"], int.from_bytes(digest[:8]) % 100, digest[9] % 2
+
+
 @pytest.mark.parametrize(
     "answers",
     [
+        (solved.keys_of, one_number_for_all),
+        (dictionaries, item_of_dictionary),
         (numbers, item_of_number),
         (texts, item_of_texts),
         (solved.keys_of, one_half_of_a_draw_each),
@@ -187,10 +222,10 @@ def seeded_by(source):
     [
         (lambda self: max(self.seed, self.epoch), orders.EPOCH),
         (lambda self: self.epoch * (self.seed + 1), orders.SEED),
-        (lambda self: torch.initial_seed() + 100 * self.seed + self.epoch, orders.OTHERS),
+        (lambda self: torch.initial_seed() + 1000 * self.seed + self.epoch, orders.OTHERS),
         (lambda self: hash((id(self), self.seed, self.epoch)), orders.RESTART),
         (lambda self: hash(f"{self.seed} {self.epoch}"), orders.PROCESS),
-        (lambda self: os.getpid() + 100 * self.seed + self.epoch, orders.PROCESS),
+        (lambda self: os.getpid() + 1000 * self.seed + self.epoch, orders.PROCESS),
     ],
 )
 def test_an_order_comes_from_seed_and_epoch_and_not_from_what_changes_with_the_process(source, said):

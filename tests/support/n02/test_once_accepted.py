@@ -362,3 +362,317 @@ def test_neither_two_items_nor_two_epochs_share_a_crop_or_a_flip(crop_and_flip, 
     answers = [solved.keys_of, item_with(crop_and_flip)]
     is_told(n02.check_noise, answers, noise.SHARED)
     assert said in n02.check_noise(*answers).message
+
+
+# ---- what a third reader's wrong answers were, and their kin
+def swapping_any_two(self):
+    """Shuffle naively: each place is swapped with any other, so not all orders are equally likely."""
+    draws = random.Random(1000 * self.seed + self.epoch)
+    order = [*range(self.size)]
+    for place in range(self.size):
+        other = draws.randrange(self.size)
+        order[place], order[other] = order[other], order[place]
+    return iter(order)
+
+
+def pairs_that_stay_together(self):
+    generator = drawn(self)
+    starts = generator.permutation(range(0, self.size, 2)).tolist()
+    pairs = [[start, start + 1][:: int(generator.choice([-1, 1]))] for start in starts]
+    return iter([index for pair in pairs for index in pair if index < self.size])
+
+
+def in_blocks_of(count):
+    def iterate(self):
+        generator = drawn(self)
+        blocks = [[*range(start, min(start + count, self.size))] for start in range(0, self.size, count)]
+        for block in blocks:
+            generator.shuffle(block)
+        return iter([index for block in blocks for index in block])
+
+    return iterate
+
+
+def whole_blocks_of(count):
+    def iterate(self):
+        generator = drawn(self)
+        blocks = [[*range(start, min(start + count, self.size))] for start in range(0, self.size, count)]
+        if len(blocks) == 1:
+            return iter(generator.permutation(self.size).tolist())
+        return iter([index for block in generator.permutation(len(blocks)) for index in blocks[block]])
+
+    return iterate
+
+
+def by_swaps_of_pairs(self):
+    draws = random.Random(1000 * self.seed + self.epoch)
+    order = [*range(self.size)]
+    for _ in range(self.size if self.size > 1 else 0):
+        one, other = draws.sample(range(self.size), 2)
+        order[one], order[other] = order[other], order[one]
+    return iter(order)
+
+
+def read_from_the_object(self):
+    self.order = [*solved.Shuffled.__iter__(self)]
+    for place in range(self.size):
+        yield self.order[place]
+
+
+@pytest.mark.parametrize(
+    "iterate, said",
+    [
+        (seeded_by(lambda seed, epoch: seed + epoch), orders.MEET),
+        (seeded_by(lambda seed, epoch: (seed + 1) * (epoch + 1)), orders.MEET),
+        (seeded_by(lambda seed, epoch: 100 * seed + epoch), orders.MEET),
+        (seeded_by(lambda seed, epoch: seed + 365 * epoch), orders.MEET),
+        (seeded_by(lambda seed, epoch: seed ^ epoch), orders.MEET),
+        (swapping_any_two, orders.UNEVEN),
+        (by_swaps_of_pairs, orders.UNEVEN),
+        (pairs_that_stay_together, orders.UNEVEN),
+        (in_blocks_of(2), orders.EPOCH),
+        (in_blocks_of(100), orders.UNEVEN),
+        (whole_blocks_of(2), orders.UNEVEN),
+        (whole_blocks_of(32), orders.UNEVEN),
+        (read_from_the_object, orders.TOGETHER),
+    ],
+)
+def test_all_orders_are_equally_likely_and_no_two_runs_share_one(iterate, said):
+    is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=iterate)], said)
+
+
+def order_kept_in_the_object(self):
+    self.order = [*self.sampler]
+    size = self.pool * self.batch_size
+    for start in range(0, len(self.order), size):
+        part = sorted(self.order[start : start + size], key=lambda i: self.lengths[i])
+        for first in range(0, len(part), self.batch_size):
+            yield part[first : first + self.batch_size]
+
+
+def sorts_what_it_was_given(self):
+    order = self.sampler if isinstance(self.sampler, list) else [*self.sampler]
+    given = [*order]
+    order.sort(key=lambda i: self.lengths[i])
+    return iter(solved.PooledBatches(given, self.lengths, self.batch_size, self.pool))
+
+
+def empties_what_it_was_given(self):
+    order = self.sampler if isinstance(self.sampler, list) else [*self.sampler]
+    given = [*order]
+    order.clear()
+    return iter(solved.PooledBatches(given, self.lengths, self.batch_size, self.pool))
+
+
+@pytest.mark.parametrize(
+    "iterate, said",
+    [
+        (order_kept_in_the_object, pools.TOGETHER),
+        (sorts_what_it_was_given, pools.EMPTIED),
+        (empties_what_it_was_given, pools.EMPTIED),
+    ],
+)
+def test_passes_may_overlap_and_the_sampler_may_be_a_list_that_stays_as_it_is(iterate, said):
+    is_told(n02.check_pooled, [with_methods(solved.PooledBatches, __iter__=iterate)], said)
+
+
+def worker_noted_once(self):
+    if not hasattr(self, "worker"):
+        info = get_worker_info()
+        self.worker, self.workers = (info.id, info.num_workers) if info else (0, 1)
+    first = self.rank + self.world_size * self.worker
+    return islice(self.read(), first, None, self.world_size * self.workers)
+
+
+def none_ends_it(self):
+    for item in solved.Dealt.__iter__(self):
+        if item is None:
+            return
+        yield item
+
+
+def none_is_taken_for_the_end(self):
+    share = solved.Dealt.__iter__(self)
+    return iter(lambda: next(share, None), None)
+
+
+def without_what_is_empty(self):
+    return (item for item in solved.Dealt.__iter__(self) if not hasattr(item, "__len__") or len(item))
+
+
+def one_iterator_for_all(self):
+    self.share = solved.Dealt.__iter__(self)
+    while True:
+        try:
+            yield next(self.share)
+        except StopIteration:
+            return
+
+
+@pytest.mark.parametrize(
+    "iterate, said",
+    [
+        (worker_noted_once, dealing.NOTED),
+        (none_ends_it, dealing.VALUES),
+        (none_is_taken_for_the_end, dealing.VALUES),
+        (without_what_is_empty, dealing.VALUES),
+        (one_iterator_for_all, dealing.TOGETHER),
+    ],
+)
+def test_a_copy_asks_who_it_is_and_any_item_is_an_item(iterate, said):
+    is_told(n02.check_dealt, [with_methods(solved.Dealt, __iter__=iterate)], said)
+
+
+def front_of_a_list_twice(items, size, generator):
+    waiting = [*islice(items, size)]
+    for item in items:
+        place = generator.integers(size)
+        yield waiting[place]
+        waiting[place] = item
+    generator.shuffle(waiting)
+    yield from waiting
+
+
+def as_it_came_if_just_full(items, size, generator):
+    waiting = []
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > size:
+            place = generator.integers(size)
+            waiting[place], waiting[-1] = waiting[-1], waiting[place]
+            yield waiting.pop()
+    if len(waiting) != size:
+        generator.shuffle(waiting)
+    yield from waiting
+
+
+def unshuffled_if_nothing_was_drawn(items, size, generator):
+    waiting = []
+    drawn_from = False
+    for item in items:
+        if len(waiting) < size:
+            waiting.append(item)
+        else:
+            drawn_from = True
+            place = generator.integers(size)
+            yield waiting[place]
+            waiting[place] = item
+    if drawn_from or len(waiting) < size:
+        generator.shuffle(waiting)
+    yield from waiting
+
+
+def default_that_all_share(items, size, generator, waiting=[]):  # noqa: B006 the mistake
+    for item in items:
+        if len(waiting) < size:
+            waiting.append(item)
+        else:
+            place = generator.integers(size)
+            yield waiting[place]
+            waiting[place] = item
+    generator.shuffle(waiting)
+    yield from waiting
+
+
+def default_that_is_emptied_at_the_end(items, size, generator, waiting=[]):  # noqa: B006 the mistake
+    for item in items:
+        if len(waiting) < size:
+            waiting.append(item)
+        else:
+            place = generator.integers(size)
+            yield waiting[place]
+            waiting[place] = item
+    generator.shuffle(waiting)
+    while waiting:
+        yield waiting.pop()
+
+
+@pytest.mark.parametrize(
+    "buffered, said",
+    [
+        (front_of_a_list_twice, buffering.FRONT),
+        (as_it_came_if_just_full, buffering.TAIL),
+        (unshuffled_if_nothing_was_drawn, buffering.TAIL),
+        (default_that_all_share, buffering.LEFT),
+        (default_that_is_emptied_at_the_end, buffering.LEFT),
+    ],
+)
+def test_a_buffer_takes_lists_shuffles_every_end_and_keeps_nothing(buffered, said):
+    is_told(n02.check_buffered, [buffered], said)
+
+
+EP = [0]
+NOTES = {}
+
+
+def keys_that_note_the_epoch(indices, epoch):
+    EP[0] = epoch
+    return list(indices)
+
+
+def item_of_the_noted_epoch(key, seed):
+    return solved.item_of((EP[0], key), seed)
+
+
+def keys_that_are_numbers_of_notes(indices, epoch):
+    for index in indices:
+        NOTES[len(NOTES)] = epoch, index
+        yield len(NOTES) - 1
+
+
+def item_of_a_note(key, seed):
+    return solved.item_of(NOTES[key], seed)
+
+
+def keys_that_share_a_list(indices, epoch):
+    EP[0] = epoch
+    return [(EP, index) for index in indices]
+
+
+def item_of_a_shared_list(key, seed):
+    (epoch,), index = key
+    return solved.item_of((epoch, index), seed)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (keys_that_note_the_epoch, item_of_the_noted_epoch),
+        (keys_that_are_numbers_of_notes, item_of_a_note),
+        (keys_that_share_a_list, item_of_a_shared_list),
+    ],
+)
+def test_a_key_carries_the_epoch_to_a_worker_that_was_there_before(answers):
+    is_told(n02.check_noise, answers, noise.KEPT)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda seed, epoch, index: (epoch * 10**8 + index, seed),
+        lambda seed, epoch, index: (seed * 10**6 + epoch, index),
+        lambda seed, epoch, index: (seed * 10**9 + epoch, index),
+        lambda seed, epoch, index: (index * 10**6 + epoch, seed),
+        lambda seed, epoch, index: ((seed << 32) + epoch, index),
+        lambda seed, epoch, index: ((seed << 27) + index, epoch),
+        lambda seed, epoch, index: (seed, (epoch * 10**8 + index) % 2**32),
+        lambda seed, epoch, index: (seed, epoch * 365 + index),
+        lambda seed, epoch, index: (seed, epoch * 2999 + index),
+        lambda seed, epoch, index: (seed * 211 + epoch, index),
+        lambda seed, epoch, index: (seed + epoch * 211, index),
+    ],
+)
+def test_words_of_32_bits_and_sums_of_any_kind_make_items_meet(source):
+    def crop_and_flip(*three):
+        return crop_and_flip_of(np.random.default_rng(source(*three)))
+
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.MIXED)
+
+
+def test_a_generator_that_takes_no_seed_so_large_is_told_the_case():
+    def crop_and_flip(seed, epoch, index):
+        generator = torch.Generator().manual_seed(seed * 10**14 + epoch * 10**8 + index)
+        return int(torch.randint(100, (), generator=generator)), int(torch.randint(2, (), generator=generator))
+
+    said = n02.check_noise(solved.keys_of, item_with(crop_and_flip)).message
+    assert "With seed 4294967295, epoch 0 and index 0: your code raised" in said

@@ -1,0 +1,169 @@
+"""Wrong random numbers that once passed exercise 5 of notebook 02, and what they are told now."""
+
+import hashlib
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from support.n02 import checks as n02
+from support.n02 import noise, solved
+from tests.support.n02.told import is_told
+
+
+def item_with(crop_and_flip):
+    def item_of(key, seed):
+        epoch, index = key
+        return index, *crop_and_flip(seed, epoch, index)
+
+    return item_of
+
+
+def crop_and_flip_of(generator):
+    return int(generator.integers(100)), int(generator.integers(2))
+
+
+def number(*source):
+    return int(np.random.default_rng(source).integers(2**40))
+
+
+def flip_of_crop(rule):
+    def crop_and_flip(*three):
+        crop = number(*three) % 100
+        return crop, rule(crop)
+
+    return crop_and_flip
+
+
+def bits_of_one_digest(*three):
+    bits = int(hashlib.sha256(str(three).encode()).hexdigest(), 16)
+    return bits % 100, bits // 2 % 2
+
+
+def told_by_half_the_crops(*three):
+    crop, flip = crop_and_flip_of(np.random.default_rng(three))
+    return crop, flip if crop < 50 else crop % 2
+
+
+@pytest.mark.parametrize(
+    "crop_and_flip",
+    [
+        bits_of_one_digest,
+        told_by_half_the_crops,
+        flip_of_crop(lambda crop: crop // 10 % 2),
+        flip_of_crop(lambda crop: int(crop % 10 < 5)),
+    ],
+)
+def test_no_crop_tells_its_flip(crop_and_flip):
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.TWINS)
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [
+        lambda seed, epoch, index: random.Random(f"{seed}{epoch}{index}"),
+        lambda seed, epoch, index: random.Random(f"{seed}{epoch} {index}"),
+        lambda seed, epoch, index: random.Random(f"{seed} {epoch}{index}"),
+        lambda seed, epoch, index: random.Random(f"{seed} {(epoch << 26) + index}"),
+        lambda seed, epoch, index: random.Random(f"{seed} {10 * epoch + index}"),
+    ],
+)
+def test_no_two_triples_are_run_together_into_one(generator):
+    def crop_and_flip(*three):
+        draws = generator(*three)
+        return draws.randrange(100), draws.randrange(2)
+
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.MIXED)
+
+
+@pytest.mark.parametrize(
+    "crop_and_flip, said",
+    [
+        (lambda s, e, i: (number(s, e, i // 2) % 100, number(s, e, i, 1) % 2), "Items 0 and 1 have the same crop"),
+        (lambda s, e, i: (number(s, e, i) % 100, number(s, e, i // 2, 1) % 2), "Items 0 and 1 have the same flip"),
+        (lambda s, e, i: (number(s, e // 2, i) % 100, number(s, e, i, 1) % 2), "Epochs 0 and 1 have the same crop"),
+        (lambda s, e, i: (number(s, e, i) % 100, number(s, e // 2, i, 1) % 2), "Epochs 0 and 1 have the same flip"),
+    ],
+)
+def test_neither_two_items_nor_two_epochs_share_a_crop_or_a_flip(crop_and_flip, said):
+    answers = [solved.keys_of, item_with(crop_and_flip)]
+    is_told(n02.check_noise, answers, noise.SHARED)
+    assert said in n02.check_noise(*answers).message
+
+
+EP = [0]
+NOTES = {}
+
+
+def keys_that_note_the_epoch(indices, epoch):
+    EP[0] = epoch
+    return list(indices)
+
+
+def item_of_the_noted_epoch(key, seed):
+    return solved.item_of((EP[0], key), seed)
+
+
+def keys_that_are_numbers_of_notes(indices, epoch):
+    for index in indices:
+        NOTES[len(NOTES)] = epoch, index
+        yield len(NOTES) - 1
+
+
+def item_of_a_note(key, seed):
+    return solved.item_of(NOTES[key], seed)
+
+
+def keys_that_share_a_list(indices, epoch):
+    EP[0] = epoch
+    return [(EP, index) for index in indices]
+
+
+def item_of_a_shared_list(key, seed):
+    (epoch,), index = key
+    return solved.item_of((epoch, index), seed)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (keys_that_note_the_epoch, item_of_the_noted_epoch),
+        (keys_that_are_numbers_of_notes, item_of_a_note),
+        (keys_that_share_a_list, item_of_a_shared_list),
+    ],
+)
+def test_a_key_carries_the_epoch_to_a_worker_that_was_there_before(answers):
+    is_told(n02.check_noise, answers, noise.KEPT)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda seed, epoch, index: (epoch * 10**8 + index, seed),
+        lambda seed, epoch, index: (seed * 10**6 + epoch, index),
+        lambda seed, epoch, index: (seed * 10**9 + epoch, index),
+        lambda seed, epoch, index: (index * 10**6 + epoch, seed),
+        lambda seed, epoch, index: ((seed << 32) + epoch, index),
+        lambda seed, epoch, index: ((seed << 27) + index, epoch),
+        lambda seed, epoch, index: (seed, (epoch * 10**8 + index) % 2**32),
+        lambda seed, epoch, index: (seed, epoch * 365 + index),
+        lambda seed, epoch, index: (seed, epoch * 2999 + index),
+        lambda seed, epoch, index: (seed * 211 + epoch, index),
+        lambda seed, epoch, index: (seed + epoch * 211, index),
+    ],
+)
+def test_words_of_32_bits_and_sums_of_any_kind_make_items_meet(source):
+    def crop_and_flip(*three):
+        return crop_and_flip_of(np.random.default_rng(source(*three)))
+
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.MIXED)
+
+
+def test_a_generator_that_takes_no_seed_so_large_is_told_the_case():
+    def crop_and_flip(seed, epoch, index):
+        generator = torch.Generator().manual_seed(seed * 10**14 + epoch * 10**8 + index)
+        return int(torch.randint(100, (), generator=generator)), int(torch.randint(2, (), generator=generator))
+
+    said = n02.check_noise(solved.keys_of, item_with(crop_and_flip)).message
+    assert "With seed 4294967295, epoch 0 and index 0: your code raised" in said

@@ -84,14 +84,19 @@ class _Queue:
 
     def look_for(self, seconds: float) -> None:
         """Wait no longer than that for an item; raises Empty. In a worker the first looks find nothing yet."""
-        me = threading.get_ident()
-        self.looks += me != self.team.trainer
-        too_early = 0 < self.looks <= VAIN
+        too_early = self.too_early()
         if not (too_early or self.items):
             self.team.wait_a_while(lambda: bool(self.items), seconds)
         if too_early or not self.items:
-            self.team.looked_in_vain.add(me)
+            self.team.looked_in_vain.add(threading.get_ident())
             raise queue.Empty
+
+    def too_early(self) -> bool:
+        """Count a look of a worker; say whether it is one of the first, which find nothing yet."""
+        if threading.get_ident() == self.team.trainer:
+            return False
+        self.looks += 1
+        return self.looks <= VAIN
 
     def get_nowait(self) -> Any:
         return self.get(block=False)
@@ -104,6 +109,9 @@ class _Queue:
 
     def empty(self) -> bool:
         with self.team.changed:
+            if self.too_early():
+                self.team.looked_in_vain.add(threading.get_ident())
+                return True
             if not self.items:
                 self.team.look_in_vain()
             return not self.items

@@ -2,6 +2,7 @@
 
 import pytest
 
+from support.kit import outside
 from support.n01 import alone
 from support.n01.checks import check_alone
 
@@ -233,3 +234,25 @@ def test_a_wrong_loop_is_told_what_it_did(loop, says):
 
 def test_a_loop_that_never_gave_anything_is_not_told_that_it_is_used_up():
     assert alone.ONCE not in check_alone(looping(gives_nothing)).message
+
+
+class InTheClass:
+    """What a loader is given is kept in the class, where the next loader finds its own."""
+
+    def __init__(self, dataset, batches, collate):
+        InTheClass.dataset = dataset
+        InTheClass.batches = batches
+        InTheClass.collate = staticmethod(collate)
+
+    def __iter__(self):
+        for indices in self.batches:
+            yield self.collate([self.dataset[index] for index in indices])
+
+    def __len__(self):
+        return len(self.batches)
+
+
+def test_two_loaders_that_keep_in_their_class_what_they_are_given_are_told_so():
+    verdict = check_alone(InTheClass)
+    assert verdict.status == "wrong"
+    assert f"in `dataset`, `batches`. {outside.REMEMBERED}" in verdict.message

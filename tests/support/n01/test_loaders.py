@@ -243,6 +243,12 @@ def only_written(error):
     return error
 
 
+def by_its_class(error):
+    """Forget the text."""
+    travels = sendable(error) is error
+    return error if travels else RuntimeError(type(error).__name__)
+
+
 WRITTEN_ONLY = worker(("sendable(error)", "only_written(error)"))
 WRITTEN_ONLY.__globals__["only_written"] = only_written
 
@@ -252,8 +258,12 @@ WRITTEN_ONLY.__globals__["only_written"] = only_written
     [
         (worker(("sendable(error)", "error")), load_in_order),
         (WRITTEN_ONLY, load_in_order),
+        (
+            n01.edited(work, ("sendable(error)", "by_its_class(error)"), names={"by_its_class": by_its_class}),
+            load_in_order,
+        ),
     ],
-    ids=["as it is", "written and not read"],
+    ids=["as it is", "written and not read", "without its text"],
 )
 def test_an_error_that_cannot_travel_is_told_to_come_as_its_text(answer):
     verdict = n01.check_loader(*answer)
@@ -282,6 +292,57 @@ def test_a_buffer_that_two_loops_share_is_told_so(monkeypatch, check):
     verdict = check(*state_shared(clear=True))
     assert verdict.status == "wrong"
     assert trials.SHARED in verdict.message
+
+
+def made_once(*changes):
+    """A loader that makes something once for all loops, in `kept`."""
+    return work, n01.edited(load_in_order, *changes, names={"kept": [], "queues": {}})
+
+
+ORDERS = "[context.Queue() for _ in range(workers)]"
+OUTLIVES = {
+    "the team": made_once(("    team = [context", "    team = kept\n    team += [context")),
+    "the queues of orders": made_once(
+        (f"    orders = {ORDERS}\n", f"    orders = queues[workers] = queues.get(workers) or {ORDERS}\n")
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", OUTLIVES.values(), ids=OUTLIVES)
+def test_what_one_loop_leaves_to_the_next_is_named(answer):
+    verdict = n01.check_loader(*answer)
+    assert verdict.status == "wrong"
+    assert outside.REMEMBERED in verdict.message
+    assert not [said for said in n01.check_loader.mistakes if said in verdict.message], verdict
+
+
+def work_whole_messages(dataset, collate, orders, results):
+    """Pickle each message in the worker, and send bytes."""
+    for number, indices in iter(orders.get, None):
+        try:
+            said = pickle.dumps((collate([dataset[index] for index in indices]), None))
+        except Exception as error:
+            said = pickle.dumps((None, sendable(error)))
+        results.put((number, said))
+
+
+WHOLE_MESSAGES = (
+    work_whole_messages,
+    n01.edited(
+        load_in_order,
+        (
+            "arrived, *early[arrived] = results.get()",
+            "arrived, said = results.get()\n                early[arrived] = pickle.loads(said)",
+        ),
+        names={"pickle": pickle},
+    ),
+)
+
+
+@pytest.mark.ranks
+def test_a_loader_whose_workers_pickle_whole_messages_is_right():
+    verdict = n01.check_loader(*WHOLE_MESSAGES)
+    assert verdict.status == "right", verdict
 
 
 def test_a_buffer_in_which_a_loop_leaves_something_is_told_so():

@@ -1,0 +1,233 @@
+"""What a loader meets in a job: a trainer that is slow, errors that pickle can't carry, a second loop beside the first."""
+
+import pickle
+import queue
+
+import pytest
+
+from support.kit import outside
+from support.n01 import checks as n01
+from support.n01 import on_processes, trials
+from support.n01.solved import load_in_order, sendable, work
+
+CLEAR_UP = "send_home(team, orders, results, missing)"
+load = n01._load
+worker = n01._work
+
+RIGHT_WORK = """
+def work(dataset, collate, orders, results):
+    while True:
+        order = NEXT_ORDER
+        if order is None:
+            return
+        number, indices = order
+        try:
+            results.put((number, collate([dataset[index] for index in indices]), None))
+        except Exception as error:
+            results.put((number, None, sendable(error)))
+"""
+
+
+def takes_orders(how, sentinel="None"):
+    """A worker that takes its orders in another way, from functions of its own."""
+    space = {"__name__": "__main__", "queue": queue, "sendable": sendable}
+    helpers = f"""
+def patiently(orders):
+    while True:
+        try:
+            return orders.get(timeout=5)
+        except queue.Empty:
+            continue
+
+
+def when_there(orders):
+    while orders.empty():
+        pass
+    return orders.get()
+
+
+def gives_up(orders, **patience):
+    try:
+        return orders.get(**patience)
+    except queue.Empty:
+        return {sentinel}
+"""
+    exec(helpers + RIGHT_WORK.replace("NEXT_ORDER", how), space)
+    return space["work"], load_in_order
+
+
+GIVES_UP = {
+    "after five seconds": takes_orders("orders.get(timeout=5)"),
+    "after an hour": takes_orders("orders.get(True, 3600)"),
+    "without a word": takes_orders("gives_up(orders, timeout=60)"),
+    "at once": takes_orders("gives_up(orders, block=False)"),
+    "when none is there": takes_orders("None if orders.empty() else orders.get()"),
+}
+
+
+@pytest.mark.parametrize("answer", GIVES_UP.values(), ids=GIVES_UP)
+@pytest.mark.parametrize("check", [n01.check_order, n01.check_loader])
+def test_a_worker_that_gives_up_when_the_trainer_is_slow_is_told_so(check, answer):
+    verdict = check(*answer)
+    assert verdict.status == "wrong"
+    assert trials.GIVES_UP in verdict.message
+    assert not [said for said in check.mistakes if said in verdict.message and said != trials.GIVES_UP], verdict
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("how", ["patiently(orders)", "when_there(orders)"])
+def test_a_worker_that_looks_again_is_right(how):
+    verdict = n01.check_loader(*takes_orders(how))
+    assert verdict.status == "right", verdict
+
+
+def written_back(error):
+    """Send the error as bytes that may not be read again, and its text beside it."""
+    try:
+        return pickle.dumps(error), repr(error)
+    except Exception:
+        return b"", repr(error)
+
+
+def work_sends_bytes(dataset, collate, orders, results):
+    for number, indices in iter(orders.get, None):
+        try:
+            results.put((number, collate([dataset[index] for index in indices]), None))
+        except Exception as error:
+            results.put((number, None, written_back(error)))
+
+
+def read(written):
+    """Return the error that bytes hold, or one with its text."""
+    try:
+        return pickle.loads(written[0])
+    except Exception:
+        return RuntimeError(f"in a worker: {written[1]}")
+
+
+TRAVELS_OTHERWISE = (work_sends_bytes, load(("raise error", "raise read(error)")))
+TRAVELS_OTHERWISE[1].__globals__["read"] = read
+
+
+@pytest.mark.ranks
+def test_a_loader_that_reads_the_error_in_the_trainer_is_right():
+    verdict = n01.check_loader(*TRAVELS_OTHERWISE)
+    assert verdict.status == "right", verdict
+
+
+def only_written(error):
+    """Forget that what can be written may still not be read."""
+    try:
+        pickle.dumps(error)
+    except Exception:
+        return RuntimeError(repr(error))
+    return error
+
+
+def by_its_class(error):
+    """Forget the text."""
+    travels = sendable(error) is error
+    return error if travels else RuntimeError(type(error).__name__)
+
+
+WRITTEN_ONLY = worker(("sendable(error)", "only_written(error)"))
+WRITTEN_ONLY.__globals__["only_written"] = only_written
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (worker(("sendable(error)", "error")), load_in_order),
+        (WRITTEN_ONLY, load_in_order),
+        (
+            n01.edited(work, ("sendable(error)", "by_its_class(error)"), names={"by_its_class": by_its_class}),
+            load_in_order,
+        ),
+    ],
+    ids=["as it is", "written and not read", "without its text"],
+)
+def test_an_error_that_cannot_travel_is_told_to_come_as_its_text(answer):
+    verdict = n01.check_loader(*answer)
+    assert verdict.status == "wrong"
+    assert trials.CANT_TRAVEL in verdict.message
+    sentences = [said for said in n01.check_loader.mistakes if said in verdict.message]
+    assert len(sentences) <= 1, verdict
+
+
+def state_shared(clear):
+    """A buffer that is made once for all loops; cleared before each, it fails where two take turns."""
+    lines = "    early = shared\n" + "    early.clear()\n" * clear
+    fetched = "[early.update({number: said}) for number, *said in [results.get() for _ in missing]]"
+    return work, n01.edited(
+        load_in_order,
+        ("    early = dict[int, Any]()\n", lines),
+        (CLEAR_UP, f"{fetched}; send_home(team, orders, results, ())"),
+        names={"shared": {}},
+    )
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("check", [n01.check_order, n01.check_loader])
+def test_a_buffer_that_two_loops_share_is_told_so(monkeypatch, check):
+    monkeypatch.setattr(on_processes, "PATIENCE", 3.0)  # it is more where a right loader is slow now
+    verdict = check(*state_shared(clear=True))
+    assert verdict.status == "wrong"
+    assert trials.SHARED in verdict.message
+
+
+def made_once(*changes):
+    """A loader that makes something once for all loops, in `kept`."""
+    return work, n01.edited(load_in_order, *changes, names={"kept": [], "queues": {}})
+
+
+ORDERS = "[context.Queue() for _ in range(workers)]"
+OUTLIVES = {
+    "the team": made_once(("    team = [context", "    team = kept\n    team += [context")),
+    "the queues of orders": made_once(
+        (f"    orders = {ORDERS}\n", f"    orders = queues[workers] = queues.get(workers) or {ORDERS}\n")
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", OUTLIVES.values(), ids=OUTLIVES)
+def test_what_one_loop_leaves_to_the_next_is_named(answer):
+    verdict = n01.check_loader(*answer)
+    assert verdict.status == "wrong"
+    assert outside.REMEMBERED in verdict.message
+    assert not [said for said in n01.check_loader.mistakes if said in verdict.message], verdict
+
+
+def work_whole_messages(dataset, collate, orders, results):
+    """Pickle each message in the worker, and send bytes."""
+    for number, indices in iter(orders.get, None):
+        try:
+            said = pickle.dumps((collate([dataset[index] for index in indices]), None))
+        except Exception as error:
+            said = pickle.dumps((None, sendable(error)))
+        results.put((number, said))
+
+
+WHOLE_MESSAGES = (
+    work_whole_messages,
+    n01.edited(
+        load_in_order,
+        (
+            "arrived, *early[arrived] = results.get()",
+            "arrived, said = results.get()\n                early[arrived] = pickle.loads(said)",
+        ),
+        names={"pickle": pickle},
+    ),
+)
+
+
+@pytest.mark.ranks
+def test_a_loader_whose_workers_pickle_whole_messages_is_right():
+    verdict = n01.check_loader(*WHOLE_MESSAGES)
+    assert verdict.status == "right", verdict
+
+
+def test_a_buffer_in_which_a_loop_leaves_something_is_told_so():
+    verdict = n01.check_loader(*state_shared(clear=False))
+    assert verdict.status == "wrong"
+    assert f"in `shared`. {outside.REMEMBERED}" in verdict.message
+    assert not [said for said in n01.check_loader.mistakes if said in verdict.message], verdict

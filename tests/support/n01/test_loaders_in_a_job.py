@@ -1,4 +1,4 @@
-"""What a loader meets in a job: a trainer that is slow, errors that pickle can't carry, a second loop beside the first."""
+"""What a loader meets in a job: a slow trainer, errors that pickle cannot carry, a second loop beside the first."""
 
 import pickle
 import queue

@@ -15,6 +15,7 @@ import pytest
 
 from support.kit.mistakes import edited, with_methods
 from support.n04 import checks as n04
+from support.n04 import cursor as n04_cursor
 from support.n04.network import network_cases, round_keys
 from support.n04.runs import lag_surprise
 from support.n04.solved import Cursor, inverse, my_batches, resume, walk
@@ -154,6 +155,12 @@ def test_a_state_whose_content_stays_elsewhere_is_refused(store, tmp_path, monke
     save, load = store(tmp_path) if inspect.signature(store).parameters else store()
     stored = with_methods(Cursor, save=save, load=load)
     refused(n04.check_cursor(stored), "The new process has the state only")
+
+
+def test_where_no_process_can_be_copied_the_rest_is_asked_all_the_same(monkeypatch):
+    monkeypatch.setattr(n04_cursor, "CAN_FORK", False)
+    assert n04.check_cursor(Cursor)
+    refused(n04.check_cursor(with_methods(Cursor, load=lambda self, state: None)), "save, load, position")
 
 
 def test_a_cursor_that_writes_a_log_beside_its_state_is_right(tmp_path):

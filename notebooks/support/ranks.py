@@ -1,7 +1,6 @@
-"""Ranks for a notebook's cells: imitated ones in threads, which a check can judge, and real ones in processes.
+"""Ranks for a notebook's cells: real ones in processes, and from support/imitated.py imitated ones in threads.
 
-in_threads(function, W)   runs `function(dist)` on W threads; `dist` imitates torch.distributed and notices what real
-                          ranks would only hang of: nobody can go on, calls that do not match, a wait forgotten
+in_threads(function, W)   runs `function(dist)` on W threads; `dist` imitates torch.distributed
 Ranks(W)                  W processes with one gloo group, which stay: `run(function, …)` runs `function(dist)` on each;
                           there `dist` is torch.distributed itself
 in_a_process(function)    runs what may hang in a process, and ends it with all that it started
@@ -17,263 +16,28 @@ import tempfile
 import textwrap
 import time
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from lib.arguments import integer
 from lib.training.failures import signal_name
 from lib.training.launch import LOOPBACK
+from support.imitated import World as World
+from support.imitated import in_threads as in_threads
 from support.kit.source import source_of
-from support.kit.threads import Aside, StuckError, Waits
+from support.kit.threads import StuckError as StuckError
 
-PATIENCE = 20.0  # seconds for ranks in threads, whose work takes milliseconds
 AFTER = 3.0  # seconds that the others may take when a real rank has failed
-
-
-class World(Waits):
-    """What imitated ranks share: messages on their way, collectives begun, who waits, and counts for a check.
-
-    sent: values that each rank has sent. posted: (from, to) of each message. events: (rank, what) in the order in which
-    it happened: collectives begun, "waited" when an all_reduce is waited for, "waited again" when something is once
-    more. unwaited: by rank, what was begun and never waited for.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__(everybody=lambda: self.size - len(self._ended))
-        self.size = integer("world_size", size, at_least=1)
-        self.messages: dict[tuple[int, int], deque[InTransit]] = {}
-        self.calls: list[dict[int, tuple[str, Any, Tensor]]] = []
-        self.sent: Counter[int] = Counter()
-        self.posted: list[tuple[int, int]] = []
-        self.events: list[tuple[int, str]] = []
-        self.unwaited: dict[int, list[str]] = {rank: [] for rank in range(size)}
-        self._ended: set[int] = set()
-
-    def end(self, rank: int) -> None:
-        """Note that a rank has returned, or raised."""
-        with self.changed:
-            self._ended.add(rank)
-            self.look()
-
-    def told(self) -> str:
-        """Say what each rank waits for, and which have ended."""
-        waiting = [f"rank {rank} waits in {self.waiting[rank][0]}" for rank in sorted(self.waiting)]
-        return ", ".join(waiting + [f"rank {rank} has ended" for rank in sorted(self._ended)])
-
-
-class InTransit:
-    """A tensor on its way: read when it is received, as a real one may be until `wait()` has returned."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self.taken = False
-
-
-class Handle:
-    """What isend, irecv and async_op=True return."""
-
-    def __init__(self, owner: Imitation, what: str, finish: Callable[[], None]) -> None:
-        self._owner = owner
-        self._what = what
-        self._finish = finish
-        owner.world.unwaited[owner.get_rank()].append(what)
-
-    def wait(self) -> bool:
-        """Return when it is done."""
-        begun = self._owner.world.unwaited[self._owner.get_rank()]
-        if self._what in begun:
-            begun.remove(self._what)
-            self._finish()
-        else:
-            self._owner.world.events.append((self._owner.get_rank(), "waited again"))
-        return True
-
-
-class Imitation:
-    """Imitate what notebooks use of torch.distributed, for one rank. A send waits for its receive, as gloo's does."""
-
-    ReduceOp = dist.ReduceOp
-
-    def __init__(self, world: World, rank: int) -> None:
-        self.world = world
-        self._rank = rank
-        self._count = 0
-        self._begun = 0
-
-    def get_rank(self) -> int:
-        """Return this rank's number."""
-        return self._rank
-
-    def get_world_size(self) -> int:
-        """Return how many ranks there are."""
-        return self.world.size
-
-    def isend(self, tensor: Tensor, dst: int) -> Handle:
-        """Begin to send."""
-        return self._send(tensor, dst, "isend")
-
-    def send(self, tensor: Tensor, dst: int) -> None:
-        """Send, and return when it has been received."""
-        self._send(tensor, dst, "send").wait()
-
-    def irecv(self, tensor: Tensor, src: int) -> Handle:
-        """Begin to receive."""
-        self._peer(src)
-        return Handle(self, self._name(f"irecv from rank {src}"), lambda: self.recv(tensor, src))
-
-    def recv(self, tensor: Tensor, src: int) -> None:
-        """Receive into a tensor, and return when it is there. Raises ValueError for another size."""
-        self._peer(src)
-        with self.world.changed:
-            queue = self.world.messages.setdefault((src, self._rank), deque())
-            self.world.wait(self._rank, f"recv from rank {src}", lambda: bool(queue))
-            message = queue.popleft()
-            if message.tensor.numel() != tensor.numel():
-                sizes = f"{tensor.numel()} values of rank {src}, which sends {message.tensor.numel()}"
-                raise ValueError(f"rank {self._rank} receives {sizes}")
-            with torch.no_grad():
-                tensor.copy_(message.tensor.view_as(tensor))
-            message.taken = True
-            self.world.changed.notify_all()
-
-    def broadcast(self, tensor: Tensor, src: int) -> None:
-        """Give every rank the tensor of one."""
-        given = self._collective("broadcast", tensor.numel(), tensor, src)
-        with torch.no_grad():
-            tensor.copy_(given()[src])
-
-    def all_reduce(
-        self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
-    ) -> Handle | None:
-        """Give every rank the sum of all tensors; with async_op when the handle's `wait()` has returned."""
-        if op == dist.ReduceOp.AVG:
-            raise ValueError(f"gloo, which this imitates, can't average: sum, then divide; not {op}")
-        if op != dist.ReduceOp.SUM:
-            raise ValueError(f"this imitation of gloo only sums, and a mean comes of a sum; not {op}")
-        given = self._collective("all_reduce", tensor.numel(), tensor)
-
-        def finish() -> None:
-            self.world.events.append((self._rank, "waited"))
-            with torch.no_grad():
-                tensor.copy_(torch.stack([part.view_as(tensor) for part in given()]).sum(dim=0))
-
-        handle = Handle(self, self._name(f"all_reduce of {tensor.numel()} values"), finish)
-        if async_op:
-            return handle
-        handle.wait()
-        return None
-
-    def all_gather(self, tensors: Sequence[Tensor], tensor: Tensor) -> None:
-        """Give every rank the tensors of all, into a list that it has made."""
-        if len(tensors) != self.world.size:
-            raise ValueError(f"all_gather needs a list of {self.world.size} tensors, not {len(tensors)}")
-        given = self._collective("all_gather", tensor.numel(), tensor)
-        with torch.no_grad():
-            for own, part in zip(tensors, given(), strict=True):
-                own.copy_(part)
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        self._collective("barrier", 0, torch.zeros(0))()
-
-    def _peer(self, rank: int) -> None:
-        if not 0 <= rank < self.world.size or rank == self._rank:
-            raise ValueError(
-                f"rank {self._rank} has no peer {rank}: peers are 0..{self.world.size - 1} without itself"
-            )
-
-    def _name(self, what: str) -> str:
-        self._begun += 1
-        return f"{what} (its call {self._begun})"
-
-    def _send(self, tensor: Tensor, dst: int, what: str) -> Handle:
-        self._peer(dst)
-        world = self.world
-        message = InTransit(tensor.detach())
-        with world.changed:
-            world.messages.setdefault((self._rank, dst), deque()).append(message)
-            world.sent[self._rank] += tensor.numel()
-            world.posted.append((self._rank, dst))
-            world.changed.notify_all()
-
-        def finish() -> None:
-            with world.changed:
-                world.wait(self._rank, f"{what} to rank {dst}", lambda: message.taken)
-
-        return Handle(self, self._name(f"{what} to rank {dst}"), finish)
-
-    def _collective(
-        self, kind: str, size: int, tensor: Tensor, detail: Any = None
-    ) -> Callable[[], list[Tensor]]:
-        """Join the next collective; return what waits for the others and gives their tensors, by rank."""
-        world = self.world
-        number = self._count
-        with world.changed:
-            self._count += 1
-            world.events.append((self._rank, kind))
-            if number == len(world.calls):
-                world.calls.append({})
-            call = world.calls[number]
-            for other, (theirs, what, _) in call.items():
-                if (theirs, what) != (kind, (size, detail)):
-                    both = {self._rank: _call(kind, size, detail), other: _call(theirs, *what)}
-                    low, high = sorted(both)  # the same sentence whoever came first
-                    raise ValueError(
-                        f"collective {number}: rank {low} is in {both[low]}, rank {high} in {both[high]}"
-                    )
-            call[self._rank] = kind, (size, detail), tensor.detach().clone()
-            world.changed.notify_all()
-
-        def given() -> list[Tensor]:
-            with world.changed:
-                world.wait(self._rank, f"{kind}, its collective {number}", lambda: len(call) == world.size)
-            return [call[rank][2] for rank in range(world.size)]
-
-        return given
-
-
-def _call(kind: str, size: int, source: int | None) -> str:
-    """Name a collective as an error does; source: the rank from which it comes, of a broadcast."""
-    return f"{kind} of {size} values" + ("" if source is None else f" from rank {source}")
-
-
-def in_threads(function: Callable[[Any], Any], world_size: int) -> tuple[list[Any], World]:
-    """Run `function(dist)` on so many imitated ranks; return their results, and the world with its counts.
-
-    Raises what a rank raised, its own errors before the StuckError of those that waited for it; TimeoutError.
-    """
-    world = World(world_size)
-
-    def live(rank: int) -> Any:
-        try:
-            return function(Imitation(world, rank))
-        finally:
-            world.end(rank)
-
-    with Aside(*(partial(live, rank) for rank in range(world_size))) as aside:
-        over = aside.over(PATIENCE)
-        world.close()
-    if not over:
-        raise TimeoutError(f"the ranks were not done after {PATIENCE:g} s")
-    errors = [run.error for run in aside.runs if run.error is not None]
-    if errors:
-        raise min(errors, key=lambda error: isinstance(error, StuckError))
-    return [run.result for run in aside.runs], world
-
-
-# ---- real ranks
 
 
 class Ranks:

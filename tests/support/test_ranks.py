@@ -14,7 +14,7 @@ from support.ranks import Ranks, StuckError, in_threads
 def shift(dist, send="isend"):
     rank = dist.get_rank()
     world = dist.get_world_size()
-    sending = getattr(dist, send)(torch.full((2,), rank), (rank + 1) % world)
+    sending = getattr(dist, send)(torch.full((2,), float(rank)), (rank + 1) % world)
     received = torch.empty(2)
     dist.recv(received, (rank - 1) % world)
     if sending:
@@ -57,13 +57,13 @@ def test_nobody_waits_for_ever():
     [
         (
             lambda dist: dist.all_reduce(torch.ones(2 + dist.get_rank())),
-            "all_reduce of . values, rank . in all_reduce of",
+            "rank 0 is in all_reduce of 2 float32 values, rank 1 in all_reduce of 3 float32 values",
         ),
         (
             lambda dist: dist.barrier() if dist.get_rank() else dist.all_reduce(torch.ones(2)),
             "collective 0: rank . is in",
         ),
-        (lambda dist: dist.recv(torch.ones(1), 5), "rank . has no peer 5"),
+        (lambda dist: dist.recv(torch.ones(1), 5), "there is no rank 5: ranks are 0..1"),
         (lambda dist: dist.all_gather([], torch.ones(1)), "needs a list of 2 tensors, not 0"),
         (lambda dist: dist.all_reduce(torch.ones(1), torch.distributed.ReduceOp.AVG), "can't average"),
         (lambda dist: dist.all_reduce(torch.ones(1), torch.distributed.ReduceOp.MAX), "this imitation .* only sums"),
@@ -71,11 +71,43 @@ def test_nobody_waits_for_ever():
             lambda dist: dist.send(torch.ones(3), 1) if dist.get_rank() == 0 else dist.recv(torch.ones(2), 0),
             "receives 2 values of rank 0, which sends 3",
         ),
+        (
+            lambda dist: dist.send(torch.arange(3), 1) if dist.get_rank() == 0 else dist.recv(torch.ones(3), 0),
+            "rank 1 receives into float32 what rank 0 sends as int64",
+        ),
+        (lambda dist: dist.isend(torch.ones(1), dist.get_rank()), "rank . sends to itself"),
+        (lambda dist: dist.isend(torch.ones(4)[::2], 1 - dist.get_rank()), "isend of a view with gaps"),
+        (lambda dist: dist.all_reduce(torch.ones(4)[::2]), "a view with gaps"),
+        (
+            lambda dist: dist.all_reduce(torch.ones(2, dtype=torch.float64 if dist.get_rank() else torch.float32)),
+            "rank 0 is in all_reduce of 2 float32 values, rank 1 in all_reduce of 2 float64 values",
+        ),
+        (
+            lambda dist: dist.all_gather([torch.ones(2)] * 2, torch.arange(2)),
+            r"tensor 0 of the list is \[2\] in float32, yours is \[2\] in int64",
+        ),
     ],
 )
 def test_calls_that_do_not_match_are_refused(call, words):
     with pytest.raises(ValueError, match=words):
         in_threads(call, 2)
+
+
+def test_a_group_has_numbers_messages_and_collectives_of_its_own():
+    def twice(dist):
+        among = dist.among([2, 0]) if dist.get_rank() != 1 else None
+        total = torch.tensor([float(dist.get_rank())])
+        if among is None:
+            dist.all_reduce(total)
+            return total.item()
+        theirs = total.clone()
+        among.all_reduce(theirs)
+        dist.all_reduce(total)
+        return total.item(), theirs.item(), among.get_rank(), shift(among)
+
+    assert in_threads(twice, 3)[0] == [(3, 2, 1, 0), 3, (3, 2, 0, 1)]
+    with pytest.raises(StuckError, match="rank 0 waits in barrier, its collective 0, rank 1 waits in recv from rank 1"):
+        in_threads(lambda dist: dist.among([1, 0]).recv(torch.ones(1), 1) if dist.get_rank() else dist.barrier(), 2)
 
 
 def collectives(dist):

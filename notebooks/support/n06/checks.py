@@ -8,6 +8,7 @@ from support.kit.exercise import use as use
 from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
 from support.n06.ddp_trials import STEPS, fault_of_ddp
+from support.n06.gather_trials import fault_of_gather
 from support.n06.guesses import guess_adam as guess_adam
 from support.n06.guesses import guess_border as guess_border
 from support.n06.guesses import guess_first_bucket as guess_first_bucket
@@ -17,7 +18,7 @@ from support.n06.guesses import guess_lone as guess_lone
 from support.n06.guesses import guess_ring as guess_ring
 from support.n06.guesses import guess_two_buckets as guess_two_buckets
 from support.n06.guesses import guess_unused as guess_unused
-from support.n06.ring_trials import fault_of_gather, fault_of_halves, fault_of_shard
+from support.n06.ring_trials import fault_of_halves, fault_of_shard
 from support.n06.solved import sharded_step
 from support.n06.state_trials import fault_of_state
 

@@ -7,38 +7,66 @@ from collections.abc import Callable, Sequence
 
 from lib.arguments import integer
 
-AllReduce = Callable[[float, int, float, float], float]
-"""Seconds to add up so many bytes on so many ranks: way(size, world_size, latency, bandwidth)."""
+AllReduce = Callable[[float, int, float, float, int], float]
+"""Seconds to add up so many bytes on so many ranks: way(size, world_size, latency, bandwidth, shared).
+
+size: bytes. latency: seconds a message. bandwidth: bytes a second of a link. shared: so many ranks share each link that
+leads farther than to the next rank; 1: every pair has a link of its own.
+"""
 
 
-def ring_seconds(size: float, world_size: int, latency: float, bandwidth: float) -> float:
-    """Return the seconds of a ring: 2 (W − 1) messages one after the other, each of a W-th of the bytes.
+def ring_seconds(size: float, world_size: int, latency: float, bandwidth: float, shared: int = 1) -> float:
+    """Return the seconds of a ring: 2 (W − 1) messages one after the other, each of a W-th of the bytes, to the next.
 
-    size: bytes. latency: seconds a message. bandwidth: bytes a second.
+    The arguments are those of AllReduce.
     """
     return 2 * (world_size - 1) * (latency + size / world_size / bandwidth)
 
 
-def centre_seconds(size: float, world_size: int, latency: float, bandwidth: float) -> float:
+def centre_seconds(size: float, world_size: int, latency: float, bandwidth: float, shared: int = 1) -> float:
     """Return the seconds if rank 0 receives all gradients, one after the other, and sends the sum to each."""
-    return 2 * (world_size - 1) * (latency + size / bandwidth)
+    gradients = 1 + (world_size - 2) * shared
+    return 2 * ((world_size - 1) * latency + gradients * size / bandwidth)
 
 
-def tree_seconds(size: float, world_size: int, latency: float, bandwidth: float) -> float:
+def tree_seconds(size: float, world_size: int, latency: float, bandwidth: float, shared: int = 1) -> float:
     """Return the seconds of a tree: ranks add up in pairs, pairs of pairs, and so on, whole gradients; then back."""
-    return 2 * math.ceil(math.log2(world_size)) * (latency + size / bandwidth)
-
-
-WAYS: dict[str, AllReduce] = {"ring": ring_seconds, "tree": tree_seconds, "centre": centre_seconds}
-
-
-def border(world_size: int, latency: float, bandwidth: float) -> float:
-    """Return the bytes above which a ring is faster than a tree; 0 where it always is."""
-    integer("world_size", world_size, at_least=2)
     levels = math.ceil(math.log2(world_size))
-    more_messages = world_size - 1 - levels
-    fewer_gradients = levels - (world_size - 1) / world_size
-    return more_messages * latency * bandwidth / fewer_gradients
+    gradients = 1 + (levels - 1) * shared  # only the first pairs are neighbours
+    return 2 * (levels * latency + gradients * size / bandwidth)
+
+
+def halving_seconds(size: float, world_size: int, latency: float, bandwidth: float, shared: int = 1) -> float:
+    """Return the seconds of recursive halving and doubling, W a power of two: G/2 with the rank W/2 away, G/4, …."""
+    levels = math.ceil(math.log2(world_size))
+    far = 1 - 2 / world_size  # G/2 + G/4 + … but for the last G/W, which neighbours swap
+    return 2 * (levels * latency + (far * shared + 1 / world_size) * size / bandwidth)
+
+
+WAYS: dict[str, AllReduce] = {
+    "ring": ring_seconds,
+    "tree": tree_seconds,
+    "halving and doubling": halving_seconds,
+    "centre": centre_seconds,
+}
+
+
+def border(
+    world_size: int, latency: float, bandwidth: float, shared: int = 1, other: AllReduce = tree_seconds
+) -> float:
+    """Return the bytes from which on a ring is as fast as another way: 0 where it always is, inf where it never is.
+
+    latency, bandwidth, shared: as in AllReduce. Raises ValueError for less than two ranks.
+    """
+    integer("world_size", world_size, at_least=2)
+    link = latency, bandwidth, shared
+    later = ring_seconds(0, world_size, *link) - other(0, world_size, *link)
+    gigabyte = 1e9  # both are straight lines over the size
+    ring_slope = ring_seconds(gigabyte, world_size, 0.0, bandwidth, shared) / gigabyte
+    saved = other(gigabyte, world_size, 0.0, bandwidth, shared) / gigabyte - ring_slope
+    if later <= 1e-12 * latency:
+        return 0.0
+    return later / saved if saved > 1e-9 * ring_slope else math.inf
 
 
 def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:

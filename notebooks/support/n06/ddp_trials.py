@@ -5,7 +5,8 @@ fault_of_ddp  says what is wrong with an answer, "" if nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -14,17 +15,18 @@ from torch import Tensor, nn
 
 from lib.text import plural
 from support.built import in_buckets
+from support.imitated import Imitation, World, in_threads
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.kit.threads import StuckError
-from support.n06.drawn import chain, close, drawn_values, redrawn
-from support.ranks import World, in_threads
+from support.n06.drawn import ASK_DIST, Noting, chain, close, drawn_values, redrawn, told_apart
 
 STEPS = 3
 #: Values in the first bucket, and in each of those behind it.
 LIMITS = (10, 25)
 _OF_DDP = {
     "'NoneType' object": "Some gradient of the bucket is not there yet: ask first whether all are.",
+    **ASK_DIST,
     "hook on a tensor that doesn't require gradient": "A frozen parameter gets no gradient, so no hook: leave it out.",
 }
 
@@ -71,6 +73,9 @@ TOGETHER = (15, 20, 56)
 
 def fault_of_ddp(answer: Any) -> str:
     """Train on 1 to 3 ranks, each with weights of its own at first, and on the whole batch in one process."""
+    fault = _fault_of_two_models(answer) if _is_right_alone(answer) else ""
+    if fault:
+        return fault
     for world in (2, 3, 1):  # one rank last: whoever sends nothing has the right gradients there
         fault = _fault_of_training(answer, world, lambda seed, rank: chain(seed), LIMITS, "")
         if fault:
@@ -91,41 +96,106 @@ def fault_of_ddp(answer: Any) -> str:
         fault = _fault_of_an_unused_layer(answer, ranks_without, limits)
         if fault:
             return fault
+    single = "a model in float32"
     frozen = "a model with a frozen layer"
-    return _fault_of_training(answer, 2, lambda seed, rank: TwoBranches(seed, frozen=True), LAYERS, frozen)
+    return (
+        _fault_of_training(answer, 2, lambda seed, rank: TwoBranches(seed, frozen=True), LAYERS, frozen)
+        or _fault_of_training(answer, 2, lambda seed, rank: chain(seed).float(), LIMITS, single)
+        or _fault_of_training(answer, 3, lambda seed, rank: chain(seed), LIMITS, "", members=(2, 0, 1))
+    )
+
+
+def _is_right_alone(answer: Any) -> bool:
+    """Say whether one model on one rank trains as it should; what is shared between models does not show there."""
+    with suppress(Exception, SystemExit):
+        return not _fault_of_training(answer, 1, lambda seed, rank: chain(seed), LIMITS, "")
+    return False
+
+
+def _fault_of_two_models(answer: Any) -> str:
+    """Wrap two models in one process, each with a dist of its own; say what the second has to do with the first."""
+
+    def live(dist: Any) -> str:
+        models = chain(0), TwoBranches(1)
+        dists = Noting(dist), Noting(Imitation(World(1), 0))
+        rows = drawn_values(12, 6)
+        wrapped = [answer(*given, list(LIMITS)) for given in zip(models, dists, strict=True)]
+        dists[1].asked.clear()
+        models[0](rows).sum().backward()
+        try:
+            wrapped[0].finish()
+        except RuntimeError as error:
+            return f"the first one's finish raises {error!r} before the second has had a backward"
+        if dists[1].asked:
+            return f"the first one calls {dists[1].asked[0]} of the second's dist"
+        models[0].zero_grad()
+        for model in models:
+            model(rows).sum().backward()
+        begun = list(dists[1].world.unwaited[0])
+        own = [gradient.clone() for gradient in map(_gradient, _parameters(models))]
+        wrapped[0].finish()
+        if dists[1].world.unwaited[0] != begun:
+            return "the first one's finish waits for the sums of the second, too"
+        wrapped[1].finish()
+        if not all(map(close, map(_gradient, _parameters(models)), own)):
+            return "after both finish calls the gradients are no longer those of the only rank"
+        if any(each.world.unwaited[0] for each in dists):
+            return "after both finish calls there are sums for which nobody has waited"
+        return ""
+
+    where = "two models in one process, each with a dist of its own"
+    with in_case(where, _OF_DDP):
+        (fault,), _ = in_threads(live, 1)
+    shared = "What stands on the class, in a default argument or in a global is the same for all."
+    return f"{where}: {fault}; one alone is right. {shared}" if fault else ""
+
+
+def _parameters(models: Iterable[nn.Module]) -> list[nn.Parameter]:
+    return [parameter for model in models for parameter in model.parameters()]
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros(0) if parameter.grad is None else parameter.grad
 
 
 def _fault_of_training(
-    answer: Any, world: int, make: Callable[[int, int], nn.Module], limits: tuple[int, ...], what: str
+    answer: Any,
+    world: int,
+    make: Callable[[int, int], nn.Module],
+    limits: tuple[int, ...],
+    what: str,
+    members: tuple[int, ...] = (),
 ) -> str:
-    """Compare some steps of training with one process; what: the model, where it is not the plain chain."""
-    whole = _train(make(0, 0), lambda model: model, slice(None), lambda what: None)
-    where = ", ".join(filter(None, [f"on {plural(world, 'rank')}", what]))
+    """Compare some steps of training with one process.
 
-    def rank(dist: Any) -> Any:
+    what: the model, where it is not the plain chain. members: the ranks of the job, as the group numbers them.
+    """
+    whole = _train(make(0, 0), lambda model: model, slice(None), lambda what: None)
+    group = f"a group of its own, of ranks {members} of the job" if members else ""
+    where = ", ".join(filter(None, [f"on {plural(world, 'rank')}", what, group]))
+
+    def rank(job: Any) -> Any:
+        dist = job.among(members) if members else job
         number = dist.get_rank()
         mine = slice(number, None, dist.get_world_size())
 
         def note(event: str) -> None:
-            dist.world.events.append((number, event))
+            dist.world.events.append((dist.number, event))
 
         return _train(make(number, number), lambda model: answer(model, dist, list(limits)), mine, note)
 
     with in_case(where, _OF_DDP):
         seen, counts = in_threads(rank, world)
-    own = [what for r, what in counts.events if r == 0]
-    fault = _fault_of_steps(seen, whole, own, where)
+    done = [[what for r, what in counts.events if r == number] for number in range(world)]
+    fault = _fault_of_steps(seen, whole, done[0], where)
     if not fault:
-        if any(counts.unwaited.values()):
-            handle = next(filter(None, counts.unwaited.values()))[0]
-            return f"{where}: {handle} is never waited for."
         named = {p: name for name, p in make(0, 0).named_parameters() if p.requires_grad}
         buckets = in_buckets(list(named)[::-1], limits)  # type: ignore[no-untyped-call]
-        fault = _fault_of_overlap(own, counts, buckets)
-        fault = fault or _fault_of_late_buckets(own, [{named[p] for p in bucket} for bucket in buckets])
+        fault = _fault_of_messages(done, counts, buckets, [{named[p] for p in bucket} for bucket in buckets])
         fault = f"{where}: {fault}" if fault else ""
     gradients = [step["gradient"] for step in seen[0]]
-    return Fault(fault, known_by=(fault, gradients, _sent(counts), _in_backward(own))) if fault else ""
+    sent = [_sent(done[number], counts, number) for number in range(world)]
+    return Fault(fault, known_by=(fault, gradients, sent[0], _in_backward(done[0]))) if fault else ""
 
 
 def _train(
@@ -153,7 +223,8 @@ def _train(
         now: dict[str, Any] = {"weight": weights}
         now["buffer"] = {name: value.clone().double() for name, value in model.named_buffers()}
         optimizer.zero_grad()
-        (model(drawn_values(12, 6, seed=step)[rows]).tanh() - 0.5).square().mean().backward()
+        given = drawn_values(12, 6, seed=step)[rows].to(next(model.parameters()).dtype)
+        (model(given).tanh() - 0.5).square().mean().backward()
         note("backward ended")
         now["own"] = gradients()
         getattr(wrapped, "finish", lambda: None)()
@@ -179,33 +250,67 @@ def _fault_of_steps(seen: list[Any], whole: Any, own: list[str], where: str) -> 
     return ""
 
 
-def _fault_of_overlap(own: list[str], counts: World, buckets: list[list[Tensor]]) -> str:
-    """Say whether each bucket leaves as soon as it may; own: what rank 0 did, in its order."""
-    sizes = [sum(parameter.numel() for parameter in bucket) for bucket in buckets]
+def _fault_of_messages(
+    done: list[list[str]], counts: World, buckets: list[list[Tensor]], names: list[set[str]]
+) -> str:
+    """Say which rank waits too early, sends too late or leaves something; done: what each did, in its order."""
+    for begun in counts.unwaited.values():
+        if begun:
+            return f"{begun[0]} is never waited for."
+    for rank, own in enumerate(done):
+        fault = _fault_of_first(own, buckets) or _fault_of_sizes(_sent(own, counts, rank), buckets)
+        fault = fault or _fault_of_waits(own, sum(map(len, buckets))) or _fault_of_late_buckets(own, names)
+        if fault:
+            return f"right gradients, but on rank {rank} {fault}"
+    return ""
+
+
+def _fault_of_first(own: list[str], buckets: list[list[Tensor]]) -> str:
+    """Say whether the first message leaves when it may; own: what a rank did, in its order."""
     first = own.index("all_reduce") if "all_reduce" in own else len(own)
     there = own[:first].count("gradient")
-    if len(buckets) > 1 and there > len(buckets[0]):
-        of = own[: own.index("backward ended")].count("gradient")
-        return (
-            f"right gradients, but the first message leaves when {there} of {of} gradients are there; those of the "
-            f"first bucket were there after {len(buckets[0])}."
-        )
-    sent = _sent(counts)
-    if sent != sizes * STEPS:
-        one = sent[: len(sent) // STEPS] if len(sent) % STEPS == 0 else sent
-        return f"right gradients, but a step's messages have {one} values; in_buckets makes {sizes}."
-    if "gradient" not in own[first : own.index("waited")] and len(buckets) > 1:
-        return "right gradients, but backward stands still until the first bucket's sum is there."
-    ends = [place for place, what in enumerate(own) if what in ("backward ended", "finished")]
-    pairs = zip(ends[::2], ends[1::2], strict=True)
-    waits = [sum(what.startswith("waited") for what in own[a:b]) for a, b in pairs]
-    if waits[-1] > waits[0]:
-        return f"right gradients, but in step {STEPS} finish reads {waits[-1]} notes; {waits[0]} are of this step."
+    if len(buckets) == 1 or there <= len(buckets[0]):
+        return ""
+    of = own[: own.index("backward ended")].count("gradient")
+    return (
+        f"the first message leaves when {there} of {of} gradients are there; those of the "
+        f"first bucket were there after {len(buckets[0])}."
+    )
+
+
+def _fault_of_sizes(sent: list[int], buckets: list[list[Tensor]]) -> str:
+    sizes = [sum(parameter.numel() for parameter in bucket) for bucket in buckets]
+    if sent == sizes * STEPS:
+        return ""
+    one = sent[: len(sent) // STEPS] if len(sent) % STEPS == 0 else sent
+    return f"a step's messages have {one} values; in_buckets makes {sizes}."
+
+
+def _fault_of_waits(own: list[str], gradients: int) -> str:
+    """Say whether a rank waits for a sum while backward has more to compute, or for sums of an earlier step."""
+    there = 0
+    waits = []
+    for what in own:
+        if what == "gradient":
+            there += 1
+        if what == "waited" and 0 < there < gradients:
+            return (
+                f"your code waits for a sum when {there} of {gradients} gradients are there: backward "
+                "stands still meanwhile."
+            )
+        if what == "finished":
+            waits.append(0)
+            there = 0
+        elif what.startswith("waited") and there == gradients:
+            waits = waits or [0]
+            waits[-1] += 1
+    if waits and waits[STEPS - 1] > waits[0]:
+        return f"in step {STEPS} finish reads {waits[STEPS - 1]} notes; {waits[0]} are of this step."
     return ""
 
 
 def _fault_of_late_buckets(own: list[str], buckets: list[set[str]]) -> str:
-    """Say which bucket stays behind although it and all before it are full; own: what rank 0 did, in its order."""
+    """Say which bucket stays behind although it and all before it are full; own: what a rank did, in its order."""
     there: set[str] = set()
     left = 0
     for what in own:
@@ -213,7 +318,7 @@ def _fault_of_late_buckets(own: list[str], buckets: list[set[str]]) -> str:
         if may and (what == "gradient" or what == "backward ended"):
             moment = "backward has ended" if what == "backward ended" else "the next gradient is there"
             return (
-                f"right gradients, but bucket {left} of 0..{len(buckets) - 1} has not left when {moment}, "
+                f"bucket {left} of 0..{len(buckets) - 1} has not left when {moment}, "
                 "although it and all before it were full."
             )
         if what.startswith("of "):
@@ -226,10 +331,11 @@ def _fault_of_late_buckets(own: list[str], buckets: list[set[str]]) -> str:
     return ""
 
 
-def _sent(counts: World) -> list[int]:
-    """Return how many values each all-reduce had, in the order of the calls."""
-    begun = [next(iter(call.values())) for call in counts.calls]
-    return [detail[0] for kind, detail, _ in begun if kind == "all_reduce"]
+def _sent(own: list[str], counts: World, rank: int) -> list[int]:
+    """Return how many values each all-reduce of a rank had, in the order of its calls."""
+    calls = counts.calls or next(iter(counts.calls_among.values()), [])
+    begun = [call[rank] for call in calls if rank in call]
+    return [same[0] for kind, same, _ in begun if kind == "all_reduce"]
 
 
 def _in_backward(own: list[str]) -> bool:
@@ -245,9 +351,10 @@ def _difference(got: Tensor, due: Tensor, own: Tensor | None) -> str:
         return "is still that of the rank's own rows"
     factor = float((got * due).sum() / (due * due).sum())
     if close(got, factor * due):
-        return f"is {factor:.4g} times what it should be"
+        return f"is {told_apart(factor, 1)[0]} times what it should be"
     place = int((got - due).abs().argmax())
-    return f"has {got.flatten()[place]:.6f} at place {place}, it should be {due.flatten()[place]:.6f}"
+    now, right = told_apart(float(got.flatten()[place]), float(due.flatten()[place]))
+    return f"has {now} at place {place}, it should be {right}"
 
 
 def _fault_of_an_unused_layer(answer: Any, ranks_without: tuple[int, ...], limits: tuple[int, ...]) -> str:
@@ -264,7 +371,10 @@ def _fault_of_an_unused_layer(answer: Any, ranks_without: tuple[int, ...], limit
         if inside:
             model = nn.Sequential(model)
         wrapped = answer(model, dist, list(limits))
-        model(drawn_values(12, 6)[number::2]).square().mean().backward()
+        try:
+            model(drawn_values(12, 6)[number::2]).square().mean().backward()
+        except StuckError:  # its last hook waits for the others
+            return "is never reached, backward waits for ever"
         try:
             wrapped.finish()
         except StuckError:

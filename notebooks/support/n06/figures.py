@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -110,37 +111,52 @@ COST_CONTROLS = {
     "world_size": steps((2, 4, 8, 16, 64, 256, 1024), 64, "W · ranks"),
     "latency": steps((0, 1, 3, 10, 30, 100), 10, "latency of a message, µs"),
     "bandwidth": steps((1, 5, 25, 100), 25, "bandwidth of a link, GB/s"),
+    "shared": steps((1, 2, 4, 8), 1, "ranks that share a link to far ones"),
 }
-_WAY_COLORS = {"ring": style.BLUE, "tree": style.ORANGE, "centre": style.GREY}
+_WAY_COLORS = {
+    "ring": style.BLUE,
+    "tree": style.ORANGE,
+    "halving and doubling": style.GREEN,
+    "centre": style.GREY,
+}
 
 
 @styled
-def draw_cost(*, world_size: int, latency: float, bandwidth: float) -> Figure:
-    """Draw the seconds of each way over the size of the gradient; marked: where the ring begins to win."""
+def draw_cost(*, world_size: int, latency: float, bandwidth: float, shared: int) -> Figure:
+    """Draw the seconds of each way over the size of the gradient; marked: where the ring passes the tree."""
     sizes = [10 ** (exponent / 10) for exponent in range(30, 101)]
     seconds_a_message = latency * 1e-6
     bytes_a_second = bandwidth * 1e9
     figure, axes = new_figure(9, 3.6)
     ends = {}
     for name, way in WAYS.items():
-        taken = [way(size, world_size, seconds_a_message, bytes_a_second) for size in sizes]
+        taken = [way(size, world_size, seconds_a_message, bytes_a_second, shared) for size in sizes]
         ends[name] = taken
         axes.plot(sizes, taken, color=_WAY_COLORS[name], linewidth=2.4, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="size of the gradient", ylabel="all-reduce, seconds")
+    axes.set(xscale="log", yscale="log", ylabel="all-reduce, seconds")
     axes.set_xticks([1e3, 1e6, 1e9], ["1 KB", "1 MB", "1 GB"])
-    least = border(world_size, seconds_a_message, bytes_a_second)
-    if least > sizes[0]:
-        axes.axvline(least, color=MUTED, linestyle="--", linewidth=1.3)
-        found = f"the tree below {format_bytes(least)}, the ring above"
-    else:
-        found = "the ring at every size"
+    given = world_size, seconds_a_message, bytes_a_second, shared
+    passed = {name: border(*given, WAYS[name]) for name in ("tree", "halving and doubling")}
+    if sizes[0] < passed["tree"] < sizes[-1]:
+        axes.axvline(passed["tree"], color=MUTED, linestyle="--", linewidth=1.3)
+    tree, halving = (_from(least, sizes[0]) for least in passed.values())
+    found = f"the ring is as fast as the tree {tree}, as halving {halving}"
     axes.legend(loc="upper left")
-    what = f"{plural(world_size, 'rank')}, {latency:g} µs, {bandwidth:g} GB/s"
-    title(axes, f"{what}: faster is {found}")
+    links = "" if shared == 1 else f", {shared} ranks on a far link"
+    what = f"{plural(world_size, 'rank')}, {latency:g} µs, {bandwidth:g} GB/s{links}"
+    axes.set_xlabel(f"size of the gradient ({what})")
+    title(axes, found[0].upper() + found[1:])
     said = "; ".join(
         f"{name} {format_time(taken[0])} to {format_time(taken[-1])}" for name, taken in ends.items()
     )
-    return describe(figure, f"{what}. Faster is {found}. From 1 KB to 10 GB: {said}.")
+    return describe(figure, f"{what}: {found}. From 1 KB to 10 GB: {said}.")
+
+
+def _from(least: float, smallest: float) -> str:
+    """Say from which size on; smallest: that is drawn."""
+    if math.isinf(least):
+        return "at no size"
+    return f"from {format_bytes(least)} on" if least > smallest else "at every size"
 
 
 # ---- CLIP's loss compares images with captions: which pairs a rank sees, with its own points only and with all.

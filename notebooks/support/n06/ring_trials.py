@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -14,52 +15,136 @@ import torch
 from torch import Tensor, nn
 
 from lib.text import plural
+from support.imitated import World, in_threads
 from support.kit.judged import Fault
 from support.kit.raised import in_case
-from support.n06.drawn import close, drawn_values
-from support.ranks import World, in_threads
+from support.n06.drawn import ASK_DIST, close, drawn_values, told_apart
 
 # ---- exercise 1: the two halves of a ring all-reduce
 
-#: Ranks and values: also where chunks are unequal, and one is empty.
-_RINGS = ((1, 4), (3, 6), (2, 4), (3, 7), (4, 8), (5, 3), (6, 20))
 
+@dataclass(frozen=True)
+class _Ring:
+    """A case: so many ranks, values of a dtype; members: the ranks of a group with numbers of its own, if not all."""
+
+    world: int
+    size: int
+    dtype: torch.dtype = torch.int64
+    members: tuple[int, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """Name the case."""
+        among = f" (a group of its own, of ranks {self.members} of the job)" if self.members else ""
+        return f"{plural(self.world, 'rank')}{among}, a tensor of {self.size} {str(self.dtype)[6:]} values"
+
+    def values(self, rank: int) -> Tensor:
+        """Return what a rank begins with: whole numbers, whose sums are exact in this dtype and in no smaller one."""
+        if self.dtype == torch.int64:
+            return torch.arange(self.size) + 100 * rank
+        most = {torch.float64: 2**48, torch.float32: 2**20, torch.int32: 2**27, torch.bfloat16: 40}[
+            self.dtype
+        ]
+        drawn = torch.Generator().manual_seed(100 * self.size + rank)
+        return torch.randint(-most, most, (self.size,), generator=drawn).to(self.dtype)
+
+
+#: Also where chunks are unequal, and one is empty; in more than one dtype; behind them some that are drawn.
+_RINGS = (
+    _Ring(1, 4),
+    _Ring(3, 6),
+    _Ring(2, 4, torch.float64),
+    _Ring(3, 7),
+    _Ring(4, 8, torch.float32),
+    _Ring(5, 3, torch.float64),
+    _Ring(6, 20, torch.int32),
+    _Ring(2, 5, torch.bfloat16),
+    _Ring(3, 7, torch.float64, members=(2, 0, 1)),
+    *(
+        _Ring(world, size, dtype)
+        for world, size, dtype in zip(
+            torch.randint(2, 7, (6,), generator=torch.Generator().manual_seed(0)).tolist(),
+            torch.randint(0, 40, (6,), generator=torch.Generator().manual_seed(1)).tolist(),
+            (torch.float64, torch.int32, torch.float32) * 2,
+            strict=True,
+        )
+    ),
+)
 
 _OF_RING = {
     "does not support item assignment": "tensor_split gives a tuple, and nothing can be put into a tuple: change the "
-    "chunk itself."
+    "chunk itself.",
+    "receives into": "What arrives needs a place of its dtype, whatever that is.",
+    **ASK_DIST,
 }
 
 
 def fault_of_halves(pair: Any) -> str:
-    """Run both on 1 to 6 ranks, also where chunks are unequal; say which chunk is wrong first, and after which half."""
-    for world, size in _RINGS:
-        with in_case(f"on {plural(world, 'rank')}", _OF_RING):
-            seen, counts = in_threads(lambda dist: _halves_run(pair, dist, size), world)  # noqa: B023
-        if counts.events:
-            return f"your code calls dist.{counts.events[0][1]}."
-        fault = _fault_of_chunks(seen, world, size) or _fault_of_sends(counts, world, size)
+    """Run both one after the other, then all_gather alone; say which chunk is wrong first, and after which half."""
+    for case in _RINGS:
+        fault = _fault_of_both(pair, case) or _fault_of_the_second(pair[1], case)
         if fault:
-            return Fault(fault, known_by=(fault, seen))
+            return fault
     return ""
 
 
-def _halves_run(pair: Any, dist: Any, size: int) -> list[Any]:
+def _in_ranks(case: _Ring, live: Callable[[Any], Any]) -> tuple[list[Any], World]:
+    """Run `live(dist)` on the ranks of a case; return what came of it by rank of the group."""
+    among = case.members or tuple(range(case.world))
+    with in_case(case.where, _OF_RING):
+        seen, counts = in_threads(lambda dist: live(dist.among(among) if case.members else dist), case.world)
+    return [seen[member] for member in among], counts
+
+
+def _fault_of_both(pair: Any, case: _Ring) -> str:
+    seen, counts = _in_ranks(case, lambda dist: _halves_run(pair, dist, case))
+    if counts.events:
+        return f"your code calls dist.{counts.events[0][1]}."
+    fault = _fault_of_chunks(seen, case)
+    fault = fault or ("" if case.members else _fault_of_sends(counts, case.world, case.size))
+    return Fault(fault, known_by=(fault, seen)) if fault else ""
+
+
+def _halves_run(pair: Any, dist: Any, case: _Ring) -> list[Any]:
     """Run both halves on a rank; return the chunks after each, and how many messages it had sent by then."""
-    rank = dist.get_rank()
-    tensor = torch.arange(size) + 100 * rank
+    tensor = case.values(dist.get_rank())
     seen: list[Any] = []
     for half in pair:
         half(tensor, dist)
         chunks = [chunk.tolist() for chunk in tensor.tensor_split(dist.get_world_size())]
-        sent = sum(sender == rank for sender, _ in dist.world.posted)
+        sent = sum(sender == dist.number for sender, _ in dist.world.posted)
         seen.append((chunks, sent))
     return seen
 
 
-def _fault_of_chunks(seen: list[Any], world: int, size: int) -> str:
+def _fault_of_the_second(all_gather: Any, case: _Ring) -> str:
+    """Run all_gather alone: chunk r of rank r is given, and what stands in the others has nothing to do with it."""
+    due = [chunk.tolist() for chunk in case.values(0).tensor_split(case.world)]
+
+    def live(dist: Any) -> list[Any]:
+        tensor = case.values(0)
+        for number, chunk in enumerate(tensor.tensor_split(dist.get_world_size())):
+            if number != dist.get_rank():
+                chunk.fill_(torch.nan if case.dtype.is_floating_point else 10_000 + dist.get_rank())
+        all_gather(tensor, dist)
+        return [chunk.tolist() for chunk in tensor.tensor_split(dist.get_world_size())]
+
+    seen, _ = _in_ranks(case, live)
+    for rank, chunk in product(range(case.world), range(case.world)):
+        now = seen[rank][chunk]
+        if now != due[chunk]:
+            fault = (
+                f"right sums, but all_gather alone, {case.where}, chunk r given on rank r and anything in the others: "
+                f"chunk {chunk} of rank {rank} is {now}, rank {chunk}'s is {due[chunk]}."
+            )
+            return Fault(fault, known_by=(fault, seen))
+    return ""
+
+
+def _fault_of_chunks(seen: list[Any], case: _Ring) -> str:
     """Compare the chunks of all ranks with the sums; after the first half only chunk r of rank r counts."""
-    total = world * torch.arange(size) + 100 * sum(range(world))
+    world = case.world
+    total = torch.stack([case.values(rank) for rank in range(world)]).sum(0, dtype=case.dtype)
     due = [chunk.tolist() for chunk in total.tensor_split(world)]
     for half, name in enumerate(("reduce_scatter", "all_gather")):
         for rank, chunk in product(range(world), range(world)):
@@ -67,7 +152,7 @@ def _fault_of_chunks(seen: list[Any], world: int, size: int) -> str:
             if now[chunk] != due[chunk] and (half or chunk == rank):
                 owner = next((q for q in range(world) if seen[q][half][0][chunk] == due[chunk]), None)
                 who = "no rank has that" if owner is None else f"that is on rank {owner}"
-                where = f"{plural(world, 'rank')}, a tensor of {size} values, after {name}: chunk {chunk}"
+                where = f"{case.where}, after {name}: chunk {chunk}"
                 before = seen[rank][0][1] if half else 0
                 times = messages - before
                 few = (
@@ -100,8 +185,44 @@ def _fault_of_sends(counts: World, world: int, size: int) -> str:
 
 # ---- exercise 3: a step of Adam whose moments are shared out
 
-#: Ranks, values, optimizer: SGD first, which hides no wrong factor; unequal chunks, empty ones, one rank alone.
-_SHARDS = ((2, 6, "SGD"), (3, 7, "SGD"), (3, 7, "Adam"), (5, 3, "Adam"), (1, 4, "Adam"))
+
+@dataclass(frozen=True)
+class _Shard:
+    """A case: so many ranks and weights, an optimizer; members: the ranks of a group with numbers of its own."""
+
+    world: int
+    size: int
+    kind: str
+    dtype: torch.dtype = torch.float64
+    members: tuple[int, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """Name the case."""
+        among = f", a group of its own, of ranks {self.members} of the job" if self.members else ""
+        return (
+            f"on {plural(self.world, 'rank')}, {self.size} {str(self.dtype)[6:]} weights, {self.kind}{among}"
+        )
+
+    def weights(self) -> Tensor:
+        """Return the weights before the first step."""
+        return drawn_values(self.size).to(self.dtype)
+
+    def gradient(self, step: int, rank: int) -> Tensor:
+        """Return the gradient of a rank's own rows."""
+        return (drawn_values(self.size, seed=100 * step + rank) + 3).to(self.dtype)
+
+
+#: SGD first, which hides no wrong factor; unequal chunks, empty ones, one rank alone.
+_SHARDS = (
+    _Shard(2, 6, "SGD"),
+    _Shard(3, 7, "SGD"),
+    _Shard(3, 7, "Adam"),
+    _Shard(5, 3, "Adam"),
+    _Shard(1, 4, "Adam"),
+    _Shard(4, 9, "Adam", torch.float32),
+    _Shard(3, 8, "SGD", members=(2, 0, 1)),
+)
 _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1),
@@ -110,6 +231,7 @@ _STEPS = 3
 _OF_SHARD = {
     "does not support item assignment": "tensor_split gives a tuple, and nothing can be put into a tuple: change the "
     "part itself.",
+    **ASK_DIST,
     "a leaf Variable that requires grad": "own is a parameter: read it with own.detach(), which autograd ignores.",
     "assign a gradient of size": "own holds one chunk, so its gradient must be that chunk's.",
 }
@@ -117,18 +239,16 @@ _OF_SHARD = {
 
 def fault_of_shard(answer: Any) -> str:
     """Take some steps on 1 to 5 ranks; compare the weights with one process that has the mean gradient."""
-    for world, size, kind in _SHARDS:
-        where = f"on {plural(world, 'rank')}, {size} weights, {kind}"
-        with in_case(where, _OF_SHARD):
-            seen, counts = in_threads(lambda dist: _shard_run(answer, dist, size, kind), world)  # noqa: B023
-        fault = _fault_of_weights(seen, world, size, kind) or _fault_of_messages(counts, world, size)
+    for case in _SHARDS:
+        among = case.members or tuple(range(case.world))
+        with in_case(case.where, _OF_SHARD):
+            live = partial(_shard_run, answer, case)
+            seen, counts = in_threads(live, case.world)
+        fault = _fault_of_weights([seen[member] for member in among], case)
+        fault = fault or _fault_of_messages(counts, case.world, case.size)
         if fault:
-            return Fault(f"{where}: {fault}", known_by=(fault, seen, sorted(counts.sent.items())))
+            return Fault(f"{case.where}: {fault}", known_by=(fault, seen, sorted(counts.sent.items())))
     return ""
-
-
-def _gradient(step: int, rank: int, size: int) -> Tensor:
-    return drawn_values(size, seed=100 * step + rank) + 3
 
 
 @dataclass
@@ -140,38 +260,40 @@ class _Stepped:
     followed: bool = False
 
 
-def _shard_run(answer: Any, dist: Any, size: int, kind: str) -> _Stepped:
+def _shard_run(answer: Any, case: _Shard, job: Any) -> _Stepped:
     """Be one rank for some steps."""
+    dist = job.among(case.members) if case.members else job
     rank = dist.get_rank()
-    weights = drawn_values(size)
+    weights = case.weights()
     own = nn.Parameter(weights.tensor_split(dist.get_world_size())[rank].clone())
-    optimizer = _OPTIMIZERS[kind]([own])
+    optimizer = _OPTIMIZERS[case.kind]([own])
     seen = _Stepped([], [own.tolist()])
     for step in range(_STEPS):
-        answer(weights, _gradient(step, rank, size), own, optimizer, dist)
+        answer(weights, case.gradient(step, rank), own, optimizer, dist)
         seen.weights.append(weights.detach().tolist())
         seen.owns.append(own.tolist())
     seen.followed = weights.requires_grad
     return seen
 
 
-def _one_process(world: int, size: int, kind: str) -> list[Tensor]:
+def _one_process(case: _Shard) -> list[Tensor]:
     """Return the weights after each step of one process with the mean of the ranks' gradients."""
-    weights = nn.Parameter(drawn_values(size))
-    optimizer = _OPTIMIZERS[kind]([weights])
+    weights = nn.Parameter(case.weights())
+    optimizer = _OPTIMIZERS[case.kind]([weights])
     seen = []
     for step in range(_STEPS):
-        gradients = [_gradient(step, rank, size) for rank in range(world)]
+        gradients = [case.gradient(step, rank) for rank in range(case.world)]
         weights.grad = torch.stack(gradients).mean(0)
         optimizer.step()
         seen.append(weights.detach().clone())
     return seen
 
 
-def _fault_of_weights(seen: list[_Stepped], world: int, size: int, kind: str) -> str:
+def _fault_of_weights(seen: list[_Stepped], case: _Shard) -> str:
     """Compare the weights of all ranks and steps, chunk by chunk, with those of one process."""
-    before = drawn_values(size)
-    for step, due in enumerate(_one_process(world, size, kind)):
+    world = case.world
+    before = case.weights()
+    for step, due in enumerate(_one_process(case)):
         for rank, chunk in product(range(world), range(world)):
             now = torch.tensor(seen[rank].weights[step], dtype=due.dtype).tensor_split(world)[chunk]
             right = due.tensor_split(world)[chunk]
@@ -182,15 +304,14 @@ def _fault_of_weights(seen: list[_Stepped], world: int, size: int, kind: str) ->
                 unmoved = (
                     f"; own of rank {chunk} has not moved either" if mine[step] == mine[step + 1] else ""
                 )
-                got = f"is {now[place]:.4f}{still}"
+                got, other = told_apart(float(now[place]), float(right[place]))
                 return (
-                    f"after step {step}, on rank {rank}, weight {place} of chunk {chunk} {got}; one process has "
-                    f"{right[place]:.4f}{unmoved}."
+                    f"after step {step}, on rank {rank}, weight {place} of chunk {chunk} is {got}{still}; one "
+                    f"process has {other}{unmoved}."
                 )
         for rank, stepped in enumerate(seen):
-            if not close(
-                torch.tensor(stepped.owns[step + 1], dtype=due.dtype), due.tensor_split(world)[rank]
-            ):
+            own = torch.tensor(stepped.owns[step + 1], dtype=due.dtype)
+            if not close(own, due.tensor_split(world)[rank]):
                 return f"right weights, but after step {step} own of rank {rank} is not chunk {rank} of them."
         before = due
     if any(rank.followed for rank in seen):
@@ -208,64 +329,3 @@ def _fault_of_messages(counts: World, world: int, size: int) -> str:
     if most > ring:
         return f"right weights, but in {_STEPS} steps a rank sends {most} values; two halves send {ring}."
     return ""
-
-
-# ---- exercise 4: a gather that has a gradient
-
-_OF_GATHER = {
-    "incorrect number of gradients": "backward returns as much as forward takes: the gradient of own, None for dist.",
-    "invalid gradient at index 0": "Each rank returns the part that belongs to its own points only.",
-}
-
-
-def fault_of_gather(answer: Any) -> str:
-    """Let every rank have a loss of its own over the points of all; compare with one process that has them all."""
-    for world in (1, 2, 3, 4):
-        rows = 2 + world // 2
-        width = 3 + world // 3
-        points = drawn_values(world, rows, width)
-        turns = drawn_values(world, width, 2 * world, seed=1)
-        with in_case(f"on {plural(world, 'rank')}", _OF_GATHER):
-            seen, counts = in_threads(lambda dist: _gathered(answer, dist, points, turns), world)  # noqa: B023
-        if any(counts.unwaited.values()):
-            handle = next(filter(None, counts.unwaited.values()))[0]
-            return f"on {plural(world, 'rank')}: {handle} is never waited for."
-        fault = _fault_of_gathered(seen, points, turns)
-        if fault:
-            return f"on {plural(world, 'rank')}: {fault}"
-    return ""
-
-
-def _gathered(answer: Any, dist: Any, points: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Be one rank: return what is gathered, the gradient of its own points, and how the given one was changed."""
-    rank = dist.get_rank()
-    own = points[rank].clone().requires_grad_()
-    gathered = answer.apply(own, dist)
-    turn = turns[rank]
-    given = (2 * (gathered @ turn) @ turn.T).detach()
-    before = given.clone()
-    (gradient,) = torch.autograd.grad(gathered, own, given)
-    return gathered.detach(), gradient, given - before
-
-
-def _fault_of_gathered(seen: list[tuple[Tensor, Tensor, Tensor]], points: Tensor, turns: Tensor) -> str:
-    everything = points.clone().requires_grad_()
-    losses = [(everything.flatten(0, 1) @ turn).square().sum() for turn in turns]
-    (due,) = torch.autograd.grad(torch.stack(losses).sum(), everything)
-    for r, (gathered, _, _) in enumerate(seen):
-        if gathered.shape != points.flatten(0, 1).shape:
-            shapes = f"{list(gathered.shape)}, it should be {list(points.flatten(0, 1).shape)}"
-            return f"what rank {r} gets has the shape {shapes}: all points, one below the other."
-        if not torch.equal(gathered, points.flatten(0, 1)):
-            own = ", its own stand first" if close(gathered[: len(points[r])], points[r]) and r else ""
-            return f"rank {r} must get the points of rank 0, then of rank 1, and so on{own}."
-    for r, (_, gradient, changed) in enumerate(seen):
-        if changed.any():
-            return "backward has changed the gradient it was given, which belongs to autograd."
-        if not close(gradient, due[r]):
-            return f"rank {r}'s gradient begins {_first_two(gradient)}, right is {_first_two(due[r])}."
-    return ""
-
-
-def _first_two(values: Tensor) -> list[float]:
-    return [round(value, 3) for value in values.flatten().tolist()[:2]]

@@ -23,6 +23,26 @@ def test_without_latency_the_ring_always_wins_and_no_way_is_slower_than_the_cent
     assert n06.ring_seconds(8e9, 8, 0.0, 1e9) == pytest.approx(2 * 7 / 8 * 8)
 
 
+@pytest.mark.parametrize("world_size", [4, 64, 1024])
+def test_halving_and_doubling_wins_wherever_far_links_are_not_shared_and_loses_large_gradients_where_they_are(
+    world_size,
+):
+    halving = n06.WAYS["halving and doubling"]
+    assert n06.border(world_size, 10e-6, 25e9, 1, halving) == float("inf")
+    assert n06.border(world_size, 0.0, 25e9, 1, halving) == 0
+    least = n06.border(world_size, 10e-6, 25e9, 4, halving)
+    for factor, ring_wins in ((0.5, False), (2, True)):
+        given = factor * least, world_size, 10e-6, 25e9, 4
+        assert (n06.ring_seconds(*given) < halving(*given)) is ring_wins
+
+
+def test_on_two_ranks_there_is_no_far_link_and_a_ring_halves_and_doubles():
+    for shared in (1, 8):
+        given = 1e6, 2, 10e-6, 25e9, shared
+        assert n06.ring_seconds(*given) == pytest.approx(n06.halving_seconds(*given))
+        assert n06.tree_seconds(*given) == n06.centre_seconds(*given)
+
+
 def test_a_line_finds_the_two_numbers_that_made_the_times():
     sizes = [64, 4096, 10**6, 10**8]
     latency, per_byte = n06.line(sizes, [2e-4 + 1e-9 * size for size in sizes])

@@ -48,8 +48,11 @@ def test_a_small_first_bucket_leaves_earlier_and_pays_where_the_network_never_re
 
 def test_the_cost_drawn_says_from_which_size_on_the_ring_is_faster():
     for values, words in told(n06.draw_cost, n06.COST_CONTROLS):
-        least = n06.border(values["world_size"], values["latency"] * 1e-6, values["bandwidth"] * 1e9)
-        assert ("the ring at every size" in words) == (least <= 1000)
+        link = values["latency"] * 1e-6, values["bandwidth"] * 1e9, values["shared"]
+        least = n06.border(values["world_size"], *link)
+        assert ("as fast as the tree at every size" in words) == (least <= 1000)
+        never = n06.border(values["world_size"], *link, n06.WAYS["halving and doubling"])
+        assert ("as halving at no size" in words) == (never == float("inf"))
 
 
 def test_measured_steps_and_bytes_a_parameter_are_drawn_with_what_their_titles_compare():

@@ -1,0 +1,306 @@
+"""Imitated ranks, in threads, which a check can judge: nobody can go on, calls that do not match, a wait forgotten.
+
+in_threads(function, W)   runs `function(dist)` on W threads; `dist` imitates torch.distributed, and notices what real
+                          ranks would only hang of, or would get wrong numbers from
+Imitation                 such a `dist`; World is what those of all ranks share
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lib.arguments import integer
+from support.kit.threads import Aside, StuckError, Waits
+
+PATIENCE = 20.0  # seconds for ranks in threads, whose work takes milliseconds
+
+#: A collective that has begun: by rank of the world what it is, what must be equal on all ranks, and the tensor.
+Call: TypeAlias = "dict[int, tuple[str, Any, Tensor]]"
+
+
+class World(Waits):
+    """What imitated ranks share: messages on their way, collectives begun, who waits, and counts for a check.
+
+    sent: values that each rank has sent. posted: (from, to) of each message. events: (rank, what) in the order in which
+    it happened: collectives begun, "waited" when an all_reduce is waited for, "waited again" when something is once
+    more. unwaited: by rank, what was begun and never waited for. calls: the collectives of all ranks, in order.
+    calls_among: those of other groups.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(everybody=lambda: self.size - len(self._ended))
+        self.size = integer("world_size", size, at_least=1)
+        self.messages: dict[tuple[tuple[int, ...], int, int], deque[InTransit]] = {}
+        self.calls: list[Call] = []
+        self.calls_among: dict[tuple[int, ...], list[Call]] = {}
+        self.sent: Counter[int] = Counter()
+        self.posted: list[tuple[int, int]] = []
+        self.events: list[tuple[int, str]] = []
+        self.unwaited: dict[int, list[str]] = {rank: [] for rank in range(size)}
+        self._ended: set[int] = set()
+
+    def end(self, rank: int) -> None:
+        """Note that a rank has returned, or raised."""
+        with self.changed:
+            self._ended.add(rank)
+            self.look()
+
+    def told(self) -> str:
+        """Say what each rank waits for, and which have ended."""
+        waiting = [f"rank {rank} waits in {self.waiting[rank][0]}" for rank in sorted(self.waiting)]
+        return ", ".join(waiting + [f"rank {rank} has ended" for rank in sorted(self._ended)])
+
+
+class InTransit:
+    """A tensor on its way: read when it is received, as a real one may be until `wait()` has returned."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.taken = False
+
+
+class Handle:
+    """What isend, irecv and async_op=True return."""
+
+    def __init__(self, owner: Imitation, what: str, finish: Callable[[], None]) -> None:
+        self._owner = owner
+        self._what = what
+        self._finish = finish
+        owner.world.unwaited[owner.number].append(what)
+
+    def wait(self) -> bool:
+        """Return when it is done."""
+        begun = self._owner.world.unwaited[self._owner.number]
+        if self._what in begun:
+            begun.remove(self._what)
+            self._finish()
+        else:
+            self._owner.world.events.append((self._owner.number, "waited again"))
+        return True
+
+
+class Imitation:
+    """Imitate what notebooks use of torch.distributed, for one rank. A send waits for its receive, as gloo's does.
+
+    number: this rank's number in the world. members: those who belong to its group, in the group's order; none: all.
+    """
+
+    ReduceOp = dist.ReduceOp
+
+    def __init__(self, world: World, number: int, members: Sequence[int] = ()) -> None:
+        self.world = world
+        self.number = number
+        self._members = tuple(members or range(world.size))
+        self._calls = world.calls_among.setdefault(self._members, []) if members else world.calls
+        self._count = 0
+        self._begun = 0
+
+    def among(self, members: Sequence[int]) -> Imitation:
+        """Return the same for a group of its own: its rank 0 is the first member, messages and collectives are its."""
+        return Imitation(self.world, self.number, members)
+
+    def get_rank(self) -> int:
+        """Return this rank's number in the group."""
+        return self._members.index(self.number)
+
+    def get_world_size(self) -> int:
+        """Return how many ranks there are in the group."""
+        return len(self._members)
+
+    def isend(self, tensor: Tensor, dst: int) -> Handle:
+        """Begin to send."""
+        return self._send(tensor, dst, "isend")
+
+    def send(self, tensor: Tensor, dst: int) -> None:
+        """Send, and return when it has been received."""
+        self._send(tensor, dst, "send").wait()
+
+    def irecv(self, tensor: Tensor, src: int) -> Handle:
+        """Begin to receive."""
+        self._peer(src)
+        return Handle(self, self._name(f"irecv from rank {src}"), lambda: self.recv(tensor, src))
+
+    def recv(self, tensor: Tensor, src: int) -> None:
+        """Receive into a tensor, and return when it is there. Raises ValueError for another size or dtype."""
+        source = self._peer(src)
+        _in_one_piece(tensor, "recv")
+        with self.world.changed:
+            queue = self.world.messages.setdefault((self._members, source, self.number), deque())
+            self.world.wait(self.number, f"recv from rank {src}", lambda: bool(queue))
+            message = queue.popleft()
+            sent = message.tensor
+            if sent.numel() != tensor.numel():
+                sizes = f"{tensor.numel()} values of rank {src}, which sends {sent.numel()}"
+                raise ValueError(f"rank {self.get_rank()} receives {sizes}")
+            if sent.dtype != tensor.dtype:
+                raise ValueError(
+                    f"rank {self.get_rank()} receives into {_named(tensor)} what rank {src} sends as {_named(sent)}: "
+                    "bytes arrive, and would be read as other numbers"
+                )
+            with torch.no_grad():
+                tensor.copy_(sent.view_as(tensor))
+            message.taken = True
+            self.world.changed.notify_all()
+
+    def broadcast(self, tensor: Tensor, src: int) -> None:
+        """Give every rank the tensor of one."""
+        given = self._collective("broadcast", tensor, src)
+        with torch.no_grad():
+            tensor.copy_(given()[src])
+
+    def all_reduce(
+        self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
+    ) -> Handle | None:
+        """Give every rank the sum of all tensors; with async_op when the handle's `wait()` has returned."""
+        if op == dist.ReduceOp.AVG:
+            raise ValueError(f"gloo, which this imitates, can't average: sum, then divide; not {op}")
+        if op != dist.ReduceOp.SUM:
+            raise ValueError(f"this imitation of gloo only sums, and a mean comes of a sum; not {op}")
+        if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
+            raise ValueError(
+                "gloo adds up memory, and this tensor is a view with gaps: all_reduce a copy of it"
+            )
+        given = self._collective("all_reduce", tensor)
+
+        def finish() -> None:
+            self.world.events.append((self.number, "waited"))
+            with torch.no_grad():
+                tensor.copy_(torch.stack([part.view_as(tensor) for part in given()]).sum(dim=0))
+
+        handle = Handle(self, self._name(f"all_reduce of {tensor.numel()} values"), finish)
+        if async_op:
+            return handle
+        handle.wait()
+        return None
+
+    def all_gather(self, tensors: Sequence[Tensor], tensor: Tensor) -> None:
+        """Give every rank the tensors of all, into a list that it has made. Raises ValueError if they do not fit it."""
+        if len(tensors) != self.get_world_size():
+            raise ValueError(
+                f"all_gather needs a list of {self.get_world_size()} tensors, not {len(tensors)}"
+            )
+        for place, part in enumerate(tensors):
+            if (part.shape, part.dtype) != (tensor.shape, tensor.dtype):
+                both = (
+                    f"{list(part.shape)} in {_named(part)}, yours is {list(tensor.shape)} in {_named(tensor)}"
+                )
+                raise ValueError(f"all_gather: tensor {place} of the list is {both}")
+        given = self._collective("all_gather", tensor)
+        with torch.no_grad():
+            for own, part in zip(tensors, given(), strict=True):
+                own.copy_(part)
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self._collective("barrier", torch.zeros(0))()
+
+    def _peer(self, rank: int) -> int:
+        """Return the number in the world of another rank of the group."""
+        last = self.get_world_size() - 1
+        if rank == self.get_rank():
+            raise ValueError(f"rank {rank} sends to itself, or waits for a message of its own")
+        if not 0 <= rank <= last:
+            raise ValueError(f"there is no rank {rank}: ranks are 0..{last}")
+        return self._members[rank]
+
+    def _name(self, what: str) -> str:
+        self._begun += 1
+        return f"{what} (its call {self._begun})"
+
+    def _send(self, tensor: Tensor, dst: int, what: str) -> Handle:
+        target = self._peer(dst)
+        _in_one_piece(tensor, what)
+        world = self.world
+        message = InTransit(tensor.detach())
+        with world.changed:
+            world.messages.setdefault((self._members, self.number, target), deque()).append(message)
+            world.sent[self.number] += tensor.numel()
+            world.posted.append((self.number, target))
+            world.changed.notify_all()
+
+        def finish() -> None:
+            with world.changed:
+                world.wait(self.number, f"{what} to rank {dst}", lambda: message.taken)
+
+        return Handle(self, self._name(f"{what} to rank {dst}"), finish)
+
+    def _collective(self, kind: str, tensor: Tensor, source: int | None = None) -> Callable[[], list[Tensor]]:
+        """Join the group's next collective; return what waits for the others and gives their tensors, by rank."""
+        world = self.world
+        number = self._count
+        same = (tensor.numel(), _named(tensor), source)
+        with world.changed:
+            self._count += 1
+            world.events.append((self.number, kind))
+            if number == len(self._calls):
+                self._calls.append({})
+            call = self._calls[number]
+            for other, (theirs, what, _) in call.items():
+                if (theirs, what) != (kind, same):
+                    ranks = {
+                        self.get_rank(): _call(kind, same),
+                        self._members.index(other): _call(theirs, what),
+                    }
+                    low, high = sorted(ranks)  # the same sentence whoever came first
+                    raise ValueError(
+                        f"collective {number}: rank {low} is in {ranks[low]}, rank {high} in {ranks[high]}"
+                    )
+            call[self.number] = kind, same, tensor.detach().clone()
+            world.changed.notify_all()
+
+        def given() -> list[Tensor]:
+            with world.changed:
+                waits_in = f"{kind}, its collective {number}"
+                world.wait(self.number, waits_in, lambda: len(call) == len(self._members))
+            return [call[member][2] for member in self._members]
+
+        return given
+
+
+def _named(tensor: Tensor) -> str:
+    """Name a dtype without its module."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _in_one_piece(tensor: Tensor, what: str) -> None:
+    """Raise ValueError for a view with gaps, as gloo does: messages are pieces of memory."""
+    if not tensor.is_contiguous():
+        raise ValueError(f"{what} of a view with gaps: tensors must be contiguous")
+
+
+def _call(kind: str, same: tuple[int, str, int | None]) -> str:
+    """Name a collective as an error does; same: values, their dtype, and of a broadcast the rank it comes from."""
+    size, dtype, source = same
+    values = "" if kind == "barrier" else f" of {size} {dtype} values"
+    return f"{kind}{values}" + ("" if source is None else f" from rank {source}")
+
+
+def in_threads(function: Callable[[Any], Any], world_size: int) -> tuple[list[Any], World]:
+    """Run `function(dist)` on so many imitated ranks; return their results, and the world with its counts.
+
+    Raises what a rank raised, its own errors before the StuckError of those that waited for it; TimeoutError.
+    """
+    world = World(world_size)
+
+    def live(rank: int) -> Any:
+        try:
+            return function(Imitation(world, rank))
+        finally:
+            world.end(rank)
+
+    with Aside(*(partial(live, rank) for rank in range(world_size))) as aside:
+        over = aside.over(PATIENCE)
+        world.close()
+    if not over:
+        raise TimeoutError(f"the ranks were not done after {PATIENCE:g} s")
+    errors = [run.error for run in aside.runs if run.error is not None]
+    if errors:
+        raise min(errors, key=lambda error: isinstance(error, StuckError))
+    return [run.result for run in aside.runs], world

@@ -28,7 +28,8 @@ def in_a_process_of_its_own(work: Callable[[], Any], no_file_since: float = math
     """Return what the function returns when a copy of this process calls it.
 
     no_file_since: the copy finds no file that was written at this time.time() or later, as on another machine.
-    Raises Finding with the sentence about an exception that was raised there, or if it takes too long.
+    Raises Finding with the sentence about an exception that was raised there, or if it takes too long;
+    ChildProcessError if the copy dies: some systems end a copy of a process that has threads.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -43,9 +44,11 @@ def in_a_process_of_its_own(work: Callable[[], Any], no_file_since: float = math
     finally:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    if not said:
+        _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
         raise Finding(f"in a process of its own your code did not come to an end within {PATIENCE} seconds.")
+    if not said:
+        raise ChildProcessError(f"the copy of this process died without an answer, status {status}")
     result, fault = pickle.loads(said)
     if fault:
         raise Finding(fault)

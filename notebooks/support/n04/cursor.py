@@ -161,15 +161,18 @@ def _fault_of_time(cursor: CursorClass) -> str:
 
 
 def _fault_of_process(cursor: CursorClass) -> str:
-    """Save in one process and load in another, as a restarted job does; "" where no process can be forked."""
+    """Save in one process and load in another, as a restarted job does; "" where no process can be copied."""
     if not CAN_FORK:
         return ""
     once = [life for life in LIVES if " save load " in life[3] and life[3].count("save") == 1]
     lives = [(*alike, *calls.split(" save load ")) for *alike, calls in once]
     begun = time.time()
-    states = in_a_process_of_its_own(partial(_saved, cursor, lives))
-    went_on = partial(_fault_after_load, cursor, lives, states)
-    return str(in_a_process_of_its_own(went_on, no_file_since=begun))
+    try:
+        states = in_a_process_of_its_own(partial(_saved, cursor, lives))
+        went_on = partial(_fault_after_load, cursor, lives, states)
+        return str(in_a_process_of_its_own(went_on, no_file_since=begun))
+    except ChildProcessError:  # the system's fault, and not the answer's
+        return ""
 
 
 def _saved(cursor: CursorClass, lives: Sequence[Any]) -> list[bytes]:

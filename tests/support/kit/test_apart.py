@@ -35,6 +35,11 @@ def test_what_never_ends_is_ended(monkeypatch):
         in_a_process_of_its_own(signal.pause)
 
 
+def test_a_copy_that_the_system_ends_is_no_fault_of_the_answer():
+    with pytest.raises(ChildProcessError, match="died without an answer"):
+        in_a_process_of_its_own(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
 def test_a_file_that_was_written_since_is_not_there_and_an_older_one_is(tmp_path):
     old = tmp_path / "old"
     new = tmp_path / "new"

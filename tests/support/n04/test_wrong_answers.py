@@ -157,8 +157,13 @@ def test_a_state_whose_content_stays_elsewhere_is_refused(store, tmp_path, monke
     refused(n04.check_cursor(stored), "The new process has the state only")
 
 
-def test_where_no_process_can_be_copied_the_rest_is_asked_all_the_same(monkeypatch):
-    monkeypatch.setattr(n04_cursor, "CAN_FORK", False)
+def dies(*_, **__):
+    raise ChildProcessError
+
+
+@pytest.mark.parametrize("setting", [("CAN_FORK", False), ("in_a_process_of_its_own", dies)])
+def test_where_no_process_can_be_copied_the_rest_is_asked_all_the_same(setting, monkeypatch):
+    monkeypatch.setattr(n04_cursor, *setting)
     assert n04.check_cursor(Cursor)
     refused(n04.check_cursor(with_methods(Cursor, load=lambda self, state: None)), "save, load, position")
 

@@ -96,7 +96,8 @@ def scatter(input: TensorOrTensors, chunks: int) -> list[Batch]:
     rows = [len(x) if x.dim() else "none" for x in batch]
     if len(set(rows)) != 1 or "none" in rows:
         raise ValueError(
-            f"the tensors of a mini-batch must have the same number of rows, not {rows}: dimension 0 is the batch"
+            f"the tensors of a mini-batch must have the same number of rows, not {rows}: dimension 0 is the batch; "
+            "view k entries of each sample as (samples, k, ...)"
         )
     count = max(1, min(chunks, len(batch[0])))
     # One micro-batch is the tensors themselves: a view may not be changed in place.

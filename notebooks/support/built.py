@@ -18,6 +18,7 @@ from threading import Thread
 
 import torch
 from torch.nn import functional as F
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 # ---- 00: one step of data-parallel training, all ranks in one process; 06 does the same by messages
 
@@ -173,24 +174,25 @@ def load(path, model, optimizer):
     return state["more"]
 
 
-# ---- 07: a mini-batch, a tuple of tensors, cut into micro-batches and put together again
+# ---- 07: a mini-batch, tensors in a nest, cut into micro-batches and put together again
 
 
-def scatter(tensors, chunks):
-    rows = len(tensors[0])
-    if any(len(tensor) != rows for tensor in tensors):
-        raise ValueError(f"unequal numbers of rows: {[len(tensor) for tensor in tensors]}")
-    size, longer = divmod(rows, min(chunks, rows))
-    parts, start = [], 0
-    while start < rows:
-        end = start + size + (len(parts) < longer)
-        parts.append(tuple(tensor[start:end] for tensor in tensors))
-        start = end
-    return parts
+def scatter(batch, chunks):
+    leaves, nest = tree_flatten(batch)
+    lengths = {len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    if len(lengths) != 1:
+        raise ValueError(f"dimension 0 counts samples, but the tensors have {sorted(lengths)}")
+    count = min(chunks, *lengths)
+    cut = [leaf.tensor_split(count) if isinstance(leaf, torch.Tensor) else [leaf] * count for leaf in leaves]
+    return [tree_unflatten(part, nest) for part in zip(*cut, strict=True)]
 
 
 def gather(parts):
-    return tuple(torch.cat(same) for same in zip(*parts, strict=True))
+    flat = [tree_flatten(part) for part in parts]
+    joined = []
+    for same in zip(*(leaves for leaves, _ in flat), strict=True):
+        joined.append(torch.cat(same) if isinstance(same[0], torch.Tensor) else same[0])
+    return tree_unflatten(joined, flat[0][1])
 
 
 # ---- 08: which pairs (micro-batch i, partition j) run at the same time

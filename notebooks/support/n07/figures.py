@@ -32,7 +32,7 @@ from lib.show.style import (
     styled,
     title,
 )
-from lib.text import format_share, plural
+from lib.text import plural
 from support.n07.cutting import numbered, zip_of_chunks
 
 # ---- Rows, cut into micro-batches.
@@ -179,18 +179,18 @@ def draw_live(histories: Mapping[str, Sequence[int]]) -> Figure:
     peaks = {way: max(history) for way, history in histories.items()}
     first = next(iter(peaks.values()))
     shares = {way: peak / first for way, peak in peaks.items()}
-    for number, (axes, (way, history)) in enumerate(zip(grid[0], histories.items(), strict=True)):
+    for axes, (way, history) in zip(grid[0], histories.items(), strict=True):
         kilobytes = [value / 1e3 for value in history]
-        axes.fill_between(range(len(history)), kilobytes, step="post", color=rank_color(number), alpha=0.35)
-        axes.step(range(len(history)), kilobytes, where="post", color=rank_color(number), linewidth=1.5)
-        axes.axhline(first / 1e3, color=GREY, linewidth=1, linestyle="--")
+        axes.fill_between(range(len(history)), kilobytes, step="post", color=GREY, alpha=0.35)
+        axes.step(range(len(history)), kilobytes, where="post", color=INK, linewidth=1.5)
+        axes.axhline(first / 1e3, color=MUTED, linewidth=1, linestyle="--")
         axes.set_title(f"{way}\npeak {peaks[way] / 1e3:.0f} kB", fontsize=11)
         axes.set_xticks([])
         axes.set_xlabel("one step →")
         axes.set_ylim(0, 1.08 * max(peaks.values()) / 1e3)
     grid[0][0].set_ylabel("saved for backward, kB")
     least = min(shares, key=lambda way: shares[way])
-    headline(figure, f"{least}: {format_share(shares[least])} of the peak of the {next(iter(peaks))}")
+    headline(figure, f"{least}: {100 * shares[least]:.3g} % of the peak of the {next(iter(peaks))}")
     said = "; ".join(f"{way} {peak / 1e3:.0f} kB" for way, peak in peaks.items())
     return describe(figure, f"Peak of the tensors saved for backward in one step: {said}.")
 

@@ -1,24 +1,161 @@
 """What is particular about the checks of notebook 07; what all exercises have in common is in test_detectors."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import checkpoint
 
-from lib.runtime.microbatch import Batch, gather, scatter
+from lib.runtime.microbatch import Batch
+from lib.runtime.microbatch import gather as lib_gather
+from lib.runtime.microbatch import scatter as lib_scatter
+from support.built import gather, scatter
 from support.n07 import checks as n07
+from support.n07.cut_trials import cuts_of, leaves
+from tests.support.exercises import ask
+
+# ---- scatter and gather
 
 
-def even(tensors, chunks):
-    if len({len(tensor) for tensor in tensors}) > 1:
-        raise ValueError("unequal")
-    return list(zip(*(x.tensor_split(min(chunks, len(x))) for x in tensors), strict=True))
+def tensors_in(nest):
+    return [leaf for _, leaf in leaves(nest) if isinstance(leaf, torch.Tensor)]
 
 
-def test_lib_and_another_right_way_to_cut_and_to_join_pass():
-    assert n07.check_scatter(scatter)
-    assert n07.check_scatter(even)
-    assert n07.check_gather(lambda parts: gather([Batch(tuple(part)) for part in parts]))
+def places(rows, chunks):
+    """Return the cuts by hand: what stays over goes to the first parts."""
+    count = min(rows, chunks)
+    size, longer = divmod(rows, count)
+    ends = [0]
+    for part in range(count):
+        ends.append(ends[-1] + size + (part < longer))
+    return list(pairwise(ends))
+
+
+def sliced(nest, start, end):
+    if isinstance(nest, dict):
+        return {key: sliced(value, start, end) for key, value in nest.items()}
+    if isinstance(nest, (tuple, list)):
+        return type(nest)(sliced(value, start, end) for value in nest)
+    return nest[start:end] if isinstance(nest, torch.Tensor) else nest
+
+
+def by_slices(batch, chunks):
+    lengths = [len(tensor) for tensor in tensors_in(batch)]
+    if min(lengths) < max(lengths):
+        raise ValueError(lengths)
+    return [sliced(batch, start, end) for start, end in places(lengths[0], chunks)]
+
+
+def by_recursion(parts):
+    first = parts[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(parts)
+    if isinstance(first, dict):
+        return {key: by_recursion([part[key] for part in parts]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return type(first)(map(by_recursion, zip(*parts, strict=True)))
+    return first
+
+
+def by_map(parts):
+    return tree_map(lambda *same: torch.cat(same) if isinstance(same[0], torch.Tensor) else same[0], *parts)
+
+
+def one_part_as_it_is(parts):
+    return parts[0] if len(parts) == 1 else by_map(parts)
+
+
+@pytest.mark.parametrize(
+    "cut, join", [(by_slices, by_recursion), (scatter, by_map), (by_slices, gather), (scatter, one_part_as_it_is)]
+)
+def test_other_right_ways_to_cut_and_to_join_pass(cut, join):
+    verdict = n07.check_cut(cut, join)
+    assert verdict, verdict.message
+
+
+@pytest.mark.parametrize("rows, chunks", [(7, 4), (3, 4), (1, 1), (12, 5), (5, 8)])
+def test_the_cuts_that_are_expected_are_libs(rows, chunks):
+    found = [len(part.tensor) for part in lib_scatter(torch.arange(rows), chunks)]
+    assert [end - start for start, end in cuts_of(rows, chunks)] == found
+    assert cuts_of(rows, chunks) == places(rows, chunks)
+
+
+def only_tuples(batch, chunks):
+    return [tuple(part) for part in lib_scatter(batch, chunks)]
+
+
+def of_matrices(batch, chunks):
+    return [tree_map(lambda x: x[:, :] if isinstance(x, torch.Tensor) else x, part) for part in scatter(batch, chunks)]
+
+
+def doubled(batch, chunks):
+    return [tree_map(lambda x: 2 * x if isinstance(x, torch.Tensor) else x, part) for part in scatter(batch, chunks)]
+
+
+def refuses_otherwise(batch, chunks):
+    assert len({len(tensor) for tensor in tensors_in(batch)}) == 1
+    return scatter(batch, chunks)
+
+
+def refuses_by_luck(batch, chunks):
+    """zip is strict about numbers of parts, which are mostly equal."""
+    return list(zip(*(x.tensor_split(min(chunks, len(x))) for x in tensors_in(batch)), strict=True))
+
+
+def renamed_keys(batch, chunks):
+    return [sorted(part) if isinstance(part, dict) else part for part in scatter(batch, chunks)]
+
+
+def slices_the_number(parts):
+    return tree_map(lambda *same: torch.cat(same) if isinstance(same[0], torch.Tensor) else sum(same), *parts)
+
+
+@pytest.mark.parametrize(
+    "cut, says",
+    [
+        (lambda batch, chunks: [batch], "expected 4 micro-batches, got 1 of 6 rows"),
+        (doubled, "other numbers"),
+        (of_matrices, "IndexError"),
+        (refuses_otherwise, "into 4: your code raised AssertionError"),
+        (refuses_by_luck, "built as (·,), expected ·"),
+        (only_tuples, "scatter of x, 6 rows, into 4: micro-batch 0: built as (·,), expected ·"),
+        (renamed_keys, "built as [·, ·], expected {x: ·, y: ·}"),
+        (lambda batch, chunks: tuple(scatter(batch, chunks)), "expected a list of micro-batches, got a tuple"),
+        (lambda batch, chunks: [iter(part) for part in scatter(batch, chunks)], "tuple_iterator"),
+    ],
+)
+def test_another_wrong_cut_is_told_what_came_of_it(cut, says):
+    verdict = n07.check_cut(cut, gather)
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message
+
+
+@pytest.mark.parametrize(
+    "join, says",
+    [
+        (lambda parts: gather(parts[::-1]), "reverse order"),
+        (lambda parts: list(gather(parts)), "built as [·, ·, ·], expected (·, ·, ·)"),
+        (slices_the_number, "0.5"),
+        (lambda parts: lib_gather([Batch(tuple(part)) for part in parts]), "gather of x"),
+        (lambda parts: tree_map(torch.vstack, *parts), "your code raised"),
+    ],
+)
+def test_another_wrong_joint_is_told_what_came_of_it(join, says):
+    verdict = n07.check_cut(scatter, join)
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message
+
+
+def test_the_first_counterexample_of_a_wrong_cut_is_told_in_rows():
+    (chunk,) = [pair for why, pair in n07.check_cut.mistakes.items() if "torch.chunk" in why]
+    message = n07.check_cut(*chunk).message
+    assert "6 rows, into 4: expected 4 micro-batches, got 3 of 2, 2, 2 rows" in message
+
+
+# ---- the others
 
 
 def by_means(model, parts):
@@ -27,7 +164,7 @@ def by_means(model, parts):
     total = 0.0
     for (x, y), count in zip(parts, counts, strict=True):
         if count:
-            loss = F.cross_entropy(model(x), y) * count / sum(counts)
+            loss = F.cross_entropy(model(x).transpose(1, 2), y) * count / sum(counts)
             loss.backward()
             total += float(loss.detach())
     return total
@@ -38,7 +175,7 @@ def divided_at_the_end(model, parts):
     model.zero_grad()
     total = count = 0
     for x, y in parts:
-        loss = F.cross_entropy(model(x), y, reduction="sum")
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
         loss.backward()
         total = total + loss.item()
         count = count + int((y != -100).sum())
@@ -47,12 +184,58 @@ def divided_at_the_end(model, parts):
     return total / count
 
 
-def in_a_list(forward, parameters):
+def in_a_list(forward, there):
     held = []
-    with saved_tensors_hooks(lambda x: held.append(x.detach()) or x.detach(), lambda x: x):
+    with saved_tensors_hooks(lambda x: held.append(x.untyped_storage()) or x.detach(), lambda x: x):
         forward()
-    known = {parameter.data_ptr() for parameter in parameters}
-    return sum({x.data_ptr(): x.nbytes for x in held if x.data_ptr() not in known}.values())
+    known = {tensor.untyped_storage().data_ptr() for tensor in there}
+    return sum({x.data_ptr(): x.nbytes() for x in held if x.data_ptr() not in known}.values())
+
+
+def by_base(forward, there):
+    """Hold on to the tensors, and ask each for its storage."""
+    held = []
+
+    def pack(tensor):
+        held.append(tensor.detach())
+        return held[-1]
+
+    with saved_tensors_hooks(pack, lambda packed: packed):
+        forward()
+    sizes = {x.untyped_storage().data_ptr(): x.untyped_storage().size() for x in held}
+    for tensor in there:
+        sizes.pop(tensor.untyped_storage().data_ptr(), None)
+    return sum(sizes.values())
+
+
+def by_checkpoint(model, parts, loss_of):
+    model.zero_grad()
+    loss = loss_of(torch.cat([checkpoint(model, part, use_reentrant=False) for part in parts]))
+    loss.backward()
+    return float(loss.detach())
+
+
+def by_products(model, parts, loss_of):
+    for parameter in model.parameters():
+        parameter.grad = None
+    with torch.no_grad():
+        points = [model(part) for part in parts]
+    seam = torch.cat(points).requires_grad_()
+    (arriving,) = torch.autograd.grad(loss_of(seam), seam)
+    for part, gradient in zip(parts, arriving.split([len(part) for part in parts]), strict=True):
+        (model(part) * gradient).sum().backward()
+    return loss_of(seam.detach()).item()
+
+
+def one_live_at_a_time(model, parts, loss_of):
+    """Compute the loss once for each part, which alone has a graph: as many losses as parts."""
+    model.zero_grad()
+    with torch.no_grad():
+        points = [model(part) for part in parts]
+    for i, part in enumerate(parts):
+        loss = loss_of(torch.cat([*points[:i], model(part), *points[i + 1 :]]))
+        loss.backward()
+    return loss.item()
 
 
 def from_first_row(sizes, means, variances):
@@ -68,83 +251,149 @@ def from_first_row(sizes, means, variances):
     return mean, squares / (count - 1)
 
 
+def in_float64(sizes, means, variances):
+    """Add up plain squares, with digits enough."""
+    n = torch.tensor(sizes, dtype=torch.float64)[:, None]
+    mu = torch.stack(list(means)).double()
+    variance = torch.stack(list(variances)).double()
+    mean = (n * mu).sum(0) / n.sum()
+    squares = ((n - 1) * variance + n * mu**2).sum(0) - n.sum() * mean**2
+    return mean.float(), (squares / (n.sum() - 1)).float()
+
+
 @pytest.mark.parametrize("check, answer", [
     (n07.check_accumulate, by_means),
     (n07.check_accumulate, divided_at_the_end),
     (n07.check_saved_bytes, in_a_list),
+    (n07.check_saved_bytes, by_base),
+    (n07.check_jointly, by_checkpoint),
+    (n07.check_jointly, by_products),
+    (n07.check_jointly, one_live_at_a_time),
     (n07.check_join, from_first_row),
+    (n07.check_join, in_float64),
 ])  # fmt: skip
 def test_another_right_answer_passes(check, answer):
     verdict = check(answer)
     assert verdict, verdict.message
 
 
-def doubled(tensors, chunks):
-    return [tuple(2 * x for x in part) for part in n07.check_scatter.reference(tensors, chunks)]
+def places_for_classes(model, parts):
+    model.zero_grad()
+    for x, y in parts:
+        F.cross_entropy(model(x), y).backward()
+    return 0.0
 
 
-def only_outputs(forward, parameters):
+def only_outputs(forward, there):
     result = forward()
     return sum(x.nbytes for x in (result if isinstance(result, tuple) else (result,)))
 
 
-def as_tensor(forward, parameters):
-    return torch.tensor(n07.check_saved_bytes.reference(forward, parameters))
+def as_tensor(forward, there):
+    return torch.tensor(n07.check_saved_bytes.reference(forward, there))
 
 
-def kept_itself(forward, parameters):
-    known = {parameter.data_ptr() for parameter in parameters}
+def kept_itself(forward, there):
+    known = {tensor.untyped_storage().data_ptr() for tensor in there}
     held = {}
-    with saved_tensors_hooks(lambda x: held.setdefault(x.data_ptr(), x).detach(), lambda x: x):
+    with saved_tensors_hooks(lambda x: held.setdefault(x.untyped_storage().data_ptr(), x).detach(), lambda x: x):
         forward()
-    return sum(x.nbytes for address, x in held.items() if address not in known)
+    return sum(x.untyped_storage().nbytes() for address, x in held.items() if address not in known)
 
 
-def three_faults(parts):
-    return tuple(torch.cat([q[i] for q in parts[:4]]).float().detach() for i in range(len(parts[0])))
+def what_has_a_graph(forward, there):
+    """Count only what requires a gradient: an input without one is left out."""
+    held = {}
+
+    def pack(tensor):
+        if tensor.requires_grad and not any(tensor is one for one in there):
+            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor.detach()
+
+    known = {tensor.untyped_storage().data_ptr() for tensor in there}
+    with saved_tensors_hooks(pack, lambda packed: packed):
+        forward()
+    return sum(x.nbytes() for address, x in held.items() if address not in known)
 
 
-def twice(forward, parameters):
+def twice(forward, there):
     forward()
-    return n07.check_saved_bytes.reference(forward, parameters)
+    return n07.check_saved_bytes.reference(forward, there)
+
+
+def detached_too_late(model, parts, loss_of):
+    """All graphs are there before the points are taken out of them."""
+    model.zero_grad()
+    points = torch.cat([model(part) for part in parts]).detach().requires_grad_()
+    loss = loss_of(points)
+    loss.backward()
+    for part, gradient in zip(parts, points.grad.split([len(part) for part in parts]), strict=True):
+        model(part).backward(gradient)
+    return loss.item()
+
+
+def all_second_forwards_first(model, parts, loss_of):
+    model.zero_grad()
+    with torch.no_grad():
+        points = torch.cat([model(part) for part in parts])
+    points.requires_grad_()
+    loss = loss_of(points)
+    loss.backward()
+    torch.cat([model(part) for part in parts]).backward(points.grad)
+    return loss.item()
+
+
+def cut_evenly(model, parts, loss_of):
+    model.zero_grad()
+    with torch.no_grad():
+        points = torch.cat([model(part) for part in parts])
+    points.requires_grad_()
+    loss = loss_of(points)
+    loss.backward()
+    for part, gradient in zip(parts, points.grad.chunk(len(parts)), strict=True):
+        model(part).backward(gradient)
+    return loss.item()
+
+
+def not_squared(sizes, means, variances):
+    total = sum(sizes)
+    mean = sum(n * mu for n, mu in zip(sizes, means, strict=True)) / total
+    rows = zip(sizes, means, variances, strict=True)
+    return mean, sum((n - 1) * variance + n * (mu - mean) for n, mu, variance in rows) / (total - 1)
 
 
 @pytest.mark.parametrize(
     "check, wrong, says",
     [
-        (n07.check_scatter, lambda tensors, chunks: [tensors], "got x 0 1 2 3 4 5"),
-        (n07.check_scatter, doubled, "changed"),
-        (n07.check_gather, lambda parts: gather([Batch(p) for p in parts[::-1]]), "x 6 4 5 2 3 0 1"),
-        (
-            n07.check_scatter,
-            lambda tensors, chunks: [iter(p) for p in scatter(tensors, chunks)],
-            "got a tuple_iterator",
-        ),
-        (n07.check_gather, three_faults, "got x (now float32, not in the graph) 0 1 2 3 4 5 6"),
-        (n07.check_gather, lambda parts: (gather([Batch(tuple(p)) for p in parts])[0], *parts[0][1:]), "got mask 1 0"),
         (n07.check_accumulate, lambda model, parts: 1, "% of its length away"),
         (n07.check_accumulate, lambda model, parts: model.zero_grad() or 1, "was backward() called"),
-        (n07.check_saved_bytes, as_tensor, "expected a number, 384, got a tensor"),
+        (n07.check_accumulate, places_for_classes, "Flatten rows and places into one"),
+        (n07.check_saved_bytes, as_tensor, "expected a number, 192, got a tensor"),
         (n07.check_saved_bytes, kept_itself, "never die, even when the loss is deleted. The tensor itself knows"),
-        (n07.check_saved_bytes, only_outputs, "expected 384 bytes"),
+        (n07.check_saved_bytes, only_outputs, "expected 192 bytes"),
+        (n07.check_saved_bytes, what_has_a_graph, "x not in `there`: expected 576 bytes (x, and each ReLU's output)"),
         (n07.check_saved_bytes, twice, "called 2 times"),
+        (n07.check_jointly, detached_too_late, "half is easy to beat"),
+        (n07.check_jointly, all_second_forwards_first, "half is easy to beat"),
+        (n07.check_jointly, cut_evenly, "your code raised"),
         (n07.check_join, lambda sizes, means, variances: means[0], "expected two tensors"),
+        (n07.check_join, not_squared, "cancels because it isn't squared"),
     ],
 )
 def test_any_other_wrong_answer_is_told_what_came_of_it(check, wrong, says):
-    verdict = check(wrong)
+    verdict = ask(check, wrong)
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
 
 
-def test_the_first_counterexample_of_a_wrong_cut_and_the_reason_of_a_famous_wrong_guess_are_told():
-    (chunk,) = [cut for why, cut in n07.check_scatter.mistakes.items() if "torch.chunk" in why]
-    message = n07.check_scatter(chunk).message
-    assert message.startswith("scatter: for rows = 6, ")
-    assert "chunks = 4" in message
-    assert "position 2: expected x 4, mask 4, y 4, got x 4 5, mask 4 5, y 4 5" in message
+def test_what_has_a_graph_is_told_nothing_of_shapes():
+    assert "same shape" not in n07.check_saved_bytes(what_has_a_graph).message
+
+
+def test_the_reason_of_a_famous_wrong_guess_is_told():
     assert "You said 4, which is what was asked for; " in n07.guess_chunks(4).message
     assert "You said 43, which is what is left; " in n07.guess_way(43).message
     assert "You said 80, as 8 · 10; " in n07.guess_way(0.8).message
     assert "that is it" in n07.guess_way(0.57).message
     assert "close" in n07.guess_way(50).message
+    assert "You said 0, as if only what the sentences say mattered; " in n07.guess_alike(0, 0.7).message

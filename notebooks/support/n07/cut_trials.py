@@ -1,0 +1,264 @@
+"""What scatter and gather of notebook 07 are tried with: nests whose every number says where it comes from."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from support.kit.judged import Fault
+from support.kit.raised import InCaseError, in_case, named
+from support.kit.values import NO_RETURN, short
+from support.n07.cutting import numbered
+
+Pair: TypeAlias = tuple[Callable[..., Any], Callable[..., Any]]
+
+#: Rows and chunks. 6 in 4 is where torch.chunk makes 3 parts; 3 in 4 is where tensor_split leaves one empty.
+SIZES = ((6, 4), (7, 3), (5, 4), (3, 4), (8, 2), (1, 2), (9, 5), (2, 6), (4, 1), (10, 4))
+
+
+def make(kind: str, rows: int) -> Any:
+    """Return a mini-batch of so many rows; x has a gradient, mask is of bool, y is one number a row."""
+    x = numbered(rows, 3).double().requires_grad_()
+    mask = numbered(rows, 1) % 20 == 0
+    y = torch.arange(rows)
+    nests = {
+        "x": x,
+        "(x,)": (x,),
+        "(x, mask, y)": (x, mask, y),
+        '{"x": x, "y": y}': {"x": x, "y": y},
+        "[x, (mask, y)]": [x, (mask, y)],
+        '{"x": x, "text": {"ids": ids, "mask": mask}, "y": (y, y)}': {
+            "x": x,
+            "text": {"ids": numbered(rows, 2), "mask": mask},
+            "y": (y, y.clone()),
+        },
+        '(x, {"mask": mask, "scale": 0.5, "of": "train", "weight": None})': (
+            x,
+            {"mask": mask, "scale": 0.5, "of": "train", "weight": None},
+        ),
+    }
+    return nests[kind]
+
+
+KINDS = (
+    "(x, mask, y)",
+    "(x,)",
+    "x",
+    '{"x": x, "y": y}',
+    "[x, (mask, y)]",
+    '{"x": x, "text": {"ids": ids, "mask": mask}, "y": (y, y)}',
+    '(x, {"mask": mask, "scale": 0.5, "of": "train", "weight": None})',
+)
+
+#: Mini-batches whose tensors don't have equally many rows, and how they are told.
+UNEQUAL = {
+    "x of 8 rows and y of 5 into 4": lambda: ((numbered(8, 3), torch.arange(5)), 4),
+    "x of 8 rows and y of 4 into 4": lambda: ((numbered(8, 3), torch.arange(4)), 4),
+    "tensors of 2, 4 and 6 rows into 2": lambda: ((numbered(2, 1), numbered(4, 2), numbered(6, 3)), 2),
+    '{"x": 6 rows, "text": {"ids": 3 rows}} into 3': lambda: (
+        {"x": numbered(6, 3), "text": {"ids": numbered(3, 2)}},
+        3,
+    ),
+}
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what a nest holds, each with the place where it stands: '["text"]["ids"]'."""
+    if isinstance(value, dict):
+        for key in value:
+            yield from leaves(value[key], f'{name}["{key}"]')
+    elif isinstance(value, (tuple, list)):
+        for number, inside in enumerate(value):
+            yield from leaves(inside, f"{name}[{number}]")
+    else:
+        yield name, value
+
+
+def shape_of(value: Any) -> str:
+    """Return how a nest is built, a dot for each leaf: "(·, {x: ·})"."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {shape_of(value[key])}" for key in sorted(value, key=str)) + "}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(shape_of, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(shape_of, value))}]"
+    return (
+        "·" if isinstance(value, (Tensor, int, float, str)) or value is None else f"a {type(value).__name__}"
+    )
+
+
+def rows_of(tensor: Tensor, whole: Tensor) -> str:
+    """Return which rows of `whole` a tensor holds, "4 5"; its shape or its values if they can't be told by rows."""
+    if tensor.dim() != whole.dim() or tensor.shape[1:] != whole.shape[1:]:
+        return f"shape {' × '.join(map(str, tensor.shape)) or 'of one number'}"
+    if whole.dtype == torch.bool:  # its rows are alike
+        return f"values {' '.join(str(int(value)) for value in tensor.flatten())}"
+    known = {tuple(row.flatten().tolist()): number for number, row in enumerate(whole.detach())}
+    found = [known.get(tuple(row.flatten().tolist())) for row in tensor.detach()]
+    if None in found:
+        return "other numbers"
+    return "rows " + " ".join(map(str, found)) if found else "no row"
+
+
+def flows(tensor: Tensor, source: Tensor) -> bool:
+    """Say whether every number of a tensor hands its gradient on to a number of its source."""
+    if not tensor.requires_grad:
+        return False
+    (gradient,) = torch.autograd.grad(tensor.sum(), source, allow_unused=True, retain_graph=True)
+    return gradient is not None and int(gradient.sum()) == tensor.numel()
+
+
+def _leaf(got: Any, due: Any, whole: Any, *, view: bool) -> str:
+    """Say what is wrong with one leaf, "" if nothing; whole: the tensor of the mini-batch."""
+    if not isinstance(whole, Tensor):
+        return "" if type(got) is type(whole) and got == whole else f"{short(got)}, expected {short(whole)}"
+    if not isinstance(got, Tensor):
+        return f"a {type(got).__name__}, expected a tensor"
+    if got.dtype != whole.dtype:
+        return (
+            f"now of {str(got.dtype).removeprefix('torch.')}, was {str(whole.dtype).removeprefix('torch.')}"
+        )
+    if got.shape != due.shape or not torch.equal(got, due):
+        return f"{rows_of(got, whole)}, expected {rows_of(due, whole)}"
+    if view and got.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
+        return "a copy: a slice would have done"
+    if whole.requires_grad and not flows(got, whole):
+        return "no longer in the graph of the tensor that it comes from"
+    return ""
+
+
+def _nest(got: Any, due: Any, whole: Any, *, view: bool) -> str:
+    """Say what is wrong with a nest of tensors, "" if nothing."""
+    if shape_of(got) != shape_of(due):
+        return f"built as {shape_of(got)}, expected {shape_of(due)}"
+    found = dict(leaves(got))
+    wholes = dict(leaves(whole))
+    for place, expected in leaves(due):
+        fault = _leaf(found[place], expected, wholes[place], view=view)
+        if fault:
+            return f"{place or 'the tensor'}: {fault}"
+    return ""
+
+
+def _cut(value: Any, start: int, end: int) -> Any:
+    """Return rows start to end of a nest."""
+    if isinstance(value, dict):
+        return {key: _cut(value[key], start, end) for key in value}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_cut(inside, start, end) for inside in value)
+    return value[start:end] if isinstance(value, Tensor) else value
+
+
+def cuts_of(rows: int, chunks: int) -> list[tuple[int, int]]:
+    """Return start and end of each micro-batch, longer ones first."""
+    count = min(rows, chunks)
+    size, longer = divmod(rows, count)
+    starts = [i * size + min(i, longer) for i in range(count + 1)]
+    return list(pairwise(starts))
+
+
+def fault_of_cut(answers: Pair) -> str:
+    """Try both: scatter on whole mini-batches and on torn ones, gather on parts that ours has cut."""
+    scatter, gather = answers
+    return _fault_of_scatter(scatter) or _fault_of_gather(gather)
+
+
+def _told(found: list[str], transcript: list[str]) -> str:
+    """Return the first fault, known by what came of all cases."""
+    return Fault(found[0], "\n".join(transcript)) if found else ""
+
+
+def _fault_of_scatter(scatter: Callable[..., Any]) -> str:
+    found: list[str] = []
+    transcript: list[str] = []
+    for rows, chunks in SIZES:
+        for kind in KINDS:
+            case = f"scatter of {kind}, {rows} {'row' if rows == 1 else 'rows'}, into {chunks}"
+            whole = make(kind, rows)
+            try:
+                with in_case(case):
+                    said = _of_parts(scatter(whole, chunks), whole, rows, chunks)
+            except InCaseError as error:
+                if not found:
+                    raise
+                said = named(error.error)
+            transcript.append(said)
+            if said:
+                found.append(f"{case}: {said}")
+    for told, torn in UNEQUAL.items():
+        said = _of_torn(scatter, torn())
+        transcript.append(said)
+        if said:
+            found.append(f"{told}: {said}")
+    return _told(found, transcript)
+
+
+def _of_torn(scatter: Callable[..., Any], torn: tuple[Any, int]) -> str:
+    try:
+        scatter(*torn)
+    except ValueError:
+        return ""
+    except (Exception, SystemExit) as error:
+        return f"your code raised {named(error)}; a ValueError is wanted."
+    return "nothing was raised; a ValueError is wanted."
+
+
+def _of_parts(parts: Any, whole: Any, rows: int, chunks: int) -> str:
+    """Say what is wrong with the micro-batches of a mini-batch, "" if nothing."""
+    if parts is None:
+        return f"your function {NO_RETURN}."
+    if not isinstance(parts, list):
+        return f"expected a list of micro-batches, got a {type(parts).__name__}."
+    due = cuts_of(rows, chunks)
+    counts = [_length(part) for part in parts]
+    if len(parts) != len(due):
+        held = f" of {', '.join(counts)} rows" if all(counts) else ""
+        return f"expected {len(due)} micro-batches, got {len(parts)}{held}."
+    wanted = [str(end - start) for start, end in due]
+    if all(counts) and counts != wanted:
+        return f"expected micro-batches of {', '.join(wanted)} rows, got {', '.join(counts)}."
+    for i, (part, (start, end)) in enumerate(zip(parts, due, strict=True)):
+        fault = _nest(part, _cut(whole, start, end), whole, view=True)
+        if fault:
+            return f"micro-batch {i}: {fault}."
+    return ""
+
+
+def _length(part: Any) -> str:
+    """Return how many rows the first tensor of a nest has, "" if there is none."""
+    inside = [leaf for _, leaf in leaves(part) if isinstance(leaf, Tensor) and leaf.dim()]
+    return str(len(inside[0])) if inside else ""
+
+
+def _fault_of_gather(gather: Callable[..., Any]) -> str:
+    found: list[str] = []
+    transcript: list[str] = []
+    for sizes in ((2, 2, 2, 1), (2, 2), (1,), (3, 2, 2), (2, 1, 1, 1), (1, 3), (1,) * 8):
+        for kind in KINDS:
+            told = "one part" if len(sizes) == 1 else f"parts of {', '.join(map(str, sizes))} rows"
+            case = f"gather of {kind}, {told}"
+            whole = make(kind, sum(sizes))
+            ends = torch.tensor(sizes).cumsum(0).tolist()
+            parts = [_cut(whole, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+            try:
+                with in_case(case):
+                    joined = gather(parts)
+                    said = (
+                        f"your function {NO_RETURN}"
+                        if joined is None
+                        else _nest(joined, whole, whole, view=False)
+                    )
+            except InCaseError as error:
+                if not found:
+                    raise
+                said = named(error.error)
+            transcript.append(said)
+            if said:
+                found.append(f"{case}: {said}.")
+    return _told(found, transcript)

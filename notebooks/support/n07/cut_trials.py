@@ -16,13 +16,13 @@ from support.kit.raised import InCaseError, in_case, named
 from support.kit.values import NO_RETURN, short
 from support.n07.cutting import numbered
 
-Pair: TypeAlias = tuple[Callable[..., Any], Callable[..., Any]]
+CutAndJoin: TypeAlias = tuple[Callable[..., Any], Callable[..., Any]]
 
 #: Rows and chunks. 6 in 4 is where torch.chunk makes 3 parts; 3 in 4 is where tensor_split leaves one empty.
 SIZES = ((6, 4), (7, 3), (5, 4), (3, 4), (8, 2), (1, 2), (9, 5), (2, 6), (4, 1), (10, 4))
 
 
-def make(kind: str, rows: int) -> Any:
+def nest_of(kind: str, rows: int) -> Any:
     """Return a mini-batch of so many rows; x has a gradient, mask is of bool, y is one number a row."""
     x = numbered(rows, 3).double().requires_grad_()
     mask = numbered(rows, 1) % 20 == 0
@@ -163,7 +163,7 @@ def cuts_of(rows: int, chunks: int) -> list[tuple[int, int]]:
     return list(pairwise(starts))
 
 
-def fault_of_cut(answers: Pair) -> str:
+def fault_of_cut(answers: CutAndJoin) -> str:
     """Try both: scatter on whole mini-batches and on torn ones, gather on parts that ours has cut."""
     scatter, gather = answers
     return _fault_of_scatter(scatter) or _fault_of_gather(gather)
@@ -180,7 +180,7 @@ def _fault_of_scatter(scatter: Callable[..., Any]) -> str:
     for rows, chunks in SIZES:
         for kind in KINDS:
             case = f"scatter of {kind}, {rows} {'row' if rows == 1 else 'rows'}, into {chunks}"
-            whole = make(kind, rows)
+            whole = nest_of(kind, rows)
             try:
                 with in_case(case):
                     said = _of_parts(scatter(whole, chunks), whole, rows, chunks)
@@ -243,7 +243,7 @@ def _fault_of_gather(gather: Callable[..., Any]) -> str:
         for kind in KINDS:
             told = "one part" if len(sizes) == 1 else f"parts of {', '.join(map(str, sizes))} rows"
             case = f"gather of {kind}, {told}"
-            whole = make(kind, sum(sizes))
+            whole = nest_of(kind, sum(sizes))
             ends = torch.tensor(sizes).cumsum(0).tolist()
             parts = [_cut(whole, end - size, end) for size, end in zip(sizes, ends, strict=True)]
             try:

@@ -17,7 +17,7 @@ from support.n07.judges import NONE, random
 
 
 @dataclass(frozen=True)
-class Counted:
+class KnownBytes:
     """A forward of which the bytes are known. why: what they are."""
 
     told: str
@@ -34,7 +34,9 @@ def _network(layers: int, dtype: torch.dtype) -> nn.Sequential:
     return model
 
 
-def _of_network(layers: int, dtype: torch.dtype, chunks: int = 1, *, input_is_there: bool = True) -> Counted:
+def _of_network(
+    layers: int, dtype: torch.dtype, chunks: int = 1, *, input_is_there: bool = True
+) -> KnownBytes:
     """Return the case of one network, whose forward takes its batch in so many parts."""
     model = _network(layers, dtype)
     x = random(8, 6, dtype=dtype)
@@ -45,7 +47,7 @@ def _of_network(layers: int, dtype: torch.dtype, chunks: int = 1, *, input_is_th
     there: list[Tensor] = [*model.parameters()]
     if input_is_there:
         there.append(x)
-    return Counted(
+    return KnownBytes(
         told if input_is_there else f"{told}; x not in `there`",
         lambda: sum(model(part).sum() for part in x.tensor_split(chunks)),
         there,
@@ -54,34 +56,36 @@ def _of_network(layers: int, dtype: torch.dtype, chunks: int = 1, *, input_is_th
     )
 
 
-def _of_views() -> list[Counted]:
+def _of_views() -> list[KnownBytes]:
     """Return cases in which what is saved is a view of something else."""
     a = random(8, 6, dtype=torch.float32).requires_grad_()
     row = random(1, 64, dtype=torch.float32).requires_grad_()
     many = random(16, 64, dtype=torch.float32).requires_grad_()
     return [
-        Counted(
+        KnownBytes(
             "(a @ a.T)[:1].sin(), a there",
             lambda: (a @ a.T)[:1].sin(),
             [a],
             8 * 8 * 4,
             "all 8 rows of a @ a.T",
         ),
-        Counted(
+        KnownBytes(
             "row.exp().expand(16, 64) * many, row and many there",
             lambda: row.exp().expand(16, 64) * many,
             [row, many],
             64 * 4,
             "64 numbers, however often they are read",
         ),
-        Counted(
+        KnownBytes(
             "h = a.exp(); h[:4] * h[4:], a there",
             lambda: (lambda h: h[:4] * h[4:])(a.exp()),
             [a],
             a.nbytes,
             "h, in both halves and as the result of exp",
         ),
-        Counted("a * a and a.exp()", lambda: (a * a, a.exp()), [], 2 * a.nbytes, "a, and the result of exp"),
+        KnownBytes(
+            "a * a and a.exp()", lambda: (a * a, a.exp()), [], 2 * a.nbytes, "a, and the result of exp"
+        ),
     ]
 
 

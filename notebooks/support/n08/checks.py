@@ -2,123 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
-from support.kit.exact import exact_number, read_number
 from support.kit.exercise import Exercise, cases
 from support.kit.exercise import use as use
-from support.kit.guess import Guess, Tried
 from support.kit.judged import judged
 from support.kit.mistakes import famous
 from support.kit.verdict import Verdict
-from support.n08.runs import ClockCycles
-from support.n08.solved import best_m, clock_cycles, gpipe, live_activations, one_f_one_b, simulate
-from support.n08.trials import SMALL, fault_of_simulate, orders_of
-
-# ---- predictions
-
-
-def _idle(m: int, n: int) -> int:
-    clocks = clock_cycles(m, n)
-    return round(100 * (1 - sum(map(len, clocks)) / (len(clocks) * n)))
-
-
-guess_model_parallel = exact_number(
-    "the speed-up of model parallelism", lambda n: 1 + 0 * n, tried=Tried(right=1, wrong=3, known=(3,))
+from support.n08.guesses import guess_fitting as guess_fitting
+from support.n08.guesses import guess_growth as guess_growth
+from support.n08.guesses import guess_held as guess_held
+from support.n08.guesses import guess_idle as guess_idle
+from support.n08.guesses import guess_model_parallel as guess_model_parallel
+from support.n08.guesses import guess_recomputing as guess_recomputing
+from support.n08.guesses import guess_right_letters as guess_right_letters
+from support.n08.guesses import guess_same_devices as guess_same_devices
+from support.n08.guesses import guess_unequal as guess_unequal
+from support.n08.guesses import guess_waits as guess_waits
+from support.n08.solved import (
+    best_m,
+    clock_cycles,
+    gpipe,
+    live_activations,
+    simulate,
+    turn_early,
 )
-"""Section 1: the speed of model parallelism, one batch, against one device."""
-guess_idle = Guess(
-    "the idle share",
-    _idle,
-    unit="%",
-    tolerance=0.03,
-    read=lambda said: read_number(said, "%"),
-    tried=Tried(right=43, wrong=75, known=(4, 4)),
+from support.n08.trials import SMALL as SMALL
+from support.n08.trials import (
+    clocks_in_order,
+    fault_of_best_m,
+    fault_of_clocks,
+    fault_of_simulate,
+    fault_of_turn,
+    fault_of_two_held,
+    machines,
+    orders_of,
 )
-"""Section 2: the idle share in per cent, counted in the clock table."""
-guess_waits = exact_number(
-    "what rank 0 waits",
-    lambda: simulate(SMALL, {"F": [1, 1], "B": [2, 2]})["B", 1, 0] - 6,
-    "ticks",
-    tried=Tried(right=3, wrong=2),
-)
-"""Section 3: how long rank 0 of two waits before it has ended its 6 ticks of work."""
-guess_unequal = exact_number(
-    "the time of the forward pass",
-    lambda t, m: sum(t) + (m - 1) * max(t),
-    "ticks",
-    tried=Tried(right=16, wrong=18, known=([3, 1, 3], 4)),
-)
-"""Section 4: the forward pass of unequal partitions by the data-flow law."""
-_LONGER = "too few under way: the step gets longer"
-_LESS = "that would do, but fewer are enough"
-guess_held = exact_number(
-    "what rank 0 has to hold",
-    lambda m, n: max(live_activations(one_f_one_b(m, n))),
-    "activations",
-    {**dict.fromkeys((1, 2, 3), _LONGER), **dict.fromkeys((5, 6, 7, 8), _LESS)},
-    tried=Tried(right=4, wrong=8, known=(8, 4)),
-)
-"""Section 5: the most activations of rank 0 in 1F1B, for m = 8 and n = 4."""
-
 
 # ---- exercise 1: clock_cycles
-
-
-def _in_order(answer: ClockCycles) -> Any:
-    """Return the function with each clock sorted by partition, and at most all clocks that a naive loop needs."""
-
-    def clocks(m: int, n: int) -> list[Any] | None:
-        found = answer(m, n)
-        table: list[Any] = []
-        for clock in () if found is None else islice(found, m * n + 2):
-            try:
-                table.append(sorted(((i, j) for i, j in clock), key=lambda pair: pair[1]))
-            except (TypeError, ValueError):
-                table.append(f"clock {len(table)} is no list of pairs (i, j): {clock}")
-        return None if found is None else table
-
-    return clocks
-
 
 check_clock_cycles = Exercise(
     "clock_cycles",
     reference=clock_cycles,
-    view=_in_order,
-    cases=cases("m n", [(3, 3), (4, 3), (2, 4), (1, 3), (5, 2), (1, 1), (4, 1), (8, 4), (3, 6)]),
+    view=clocks_in_order,
+    fault=fault_of_clocks,
+    throughout=True,
+    praise="each pair as early as it can, in {count} sizes",
+    cases=cases("m n", [(3, 3), (4, 3), (2, 4), (1, 3), (5, 2), (1, 1), (4, 1), (8, 4), (3, 6), (9, 7)]),
     mistakes={
-        "One pair per clock is model parallelism. Pairs with the same i + j can share a clock.": lambda m, n: [
+        "One pair per clock is model parallelism: who else has an input by then?": lambda m, n: [
             [(i, j)] for i in range(m) for j in range(n)
         ],
-        "One pair per clock: one partition after the other. Pairs with the same i + j can share a "
-        "clock.": lambda m, n: [[(i, j)] for j in range(n) for i in range(m)],
+        "One pair per clock, one partition after the other: who else has an input by then?": lambda m, n: [
+            [(i, j)] for j in range(n) for i in range(m)
+        ],
         "All partitions take the same micro-batch at once: but partition 1 needs what 0 computes.": lambda m, n: [
             [(k, j) for j in range(n)] for k in range(m)
         ],
-        "The last clock is missing: range(k) ends at k - 1, and there are m + n - 1 clocks.": lambda m, n: (
-            clock_cycles(m, n)[:-1]
-        ),
-        "You stop when partition 0 is done; the last micro-batch is still on its way: m + n - 1 "
-        "clocks.": lambda m, n: clock_cycles(m, n)[:m],
-        "There is a clock too many: the last pair, (m - 1, n - 1), runs in clock m + n - 2, the first is "
-        "number 0.": lambda m, n: [
-            *clock_cycles(m, n),
-            [],
+        "The last clock is missing: what is the number of the first one?": lambda m, n: clock_cycles(m, n)[
+            :-1
         ],
+        "You stop when partition 0 is done; the last micro-batch is still on its way.": lambda m, n: (
+            clock_cycles(m, n)[:m]
+        ),
+        "Nothing is left to do in the last clock.": lambda m, n: [*clock_cycles(m, n), []],
         **famous(
             clock_cycles,
             {
-                "i = k - j may be m - 1 at most: micro-batches are counted from 0.": (
-                    "0 <= k - j < m",
-                    "0 <= k - j <= m",
-                ),
-                "i = k - j must stay below m: partition 0 has no micro-batch left in the last clocks.": (
-                    "0 <= k - j < m",
-                    "0 <= k - j",
-                ),
-                "i = k - j must be at least 0: partition j has nothing to do before clock j.": (
+                "Micro-batches are counted from 0.": ("0 <= k - j < m", "0 <= k - j <= m"),
+                "Partition 0 has no micro-batch left in the last clocks.": ("0 <= k - j < m", "0 <= k - j"),
+                "In the first clocks only the first partitions have something to do.": (
                     "0 <= k - j < m",
                     "k - j < m",
                 ),
@@ -142,7 +95,7 @@ check_simulate = Exercise(
     "simulate",
     reference=simulate,
     judge=judged(
-        fault_of_simulate, "every end, in 68 runs of GPipe, 1F1B and others, and 3 deadlocks found."
+        fault_of_simulate, "every end, in 80 runs of GPipe, 1F1B and others, and 4 deadlocks found."
     ),
     mistakes=famous(
         simulate,
@@ -168,6 +121,10 @@ check_simulate = Exercise(
             "A message keeps no rank busy: the sender goes on with its next task at once.": (
                 _COST,
                 _COST + "\n            free[j] += message",
+            ),
+            "A recompute needs nothing from another rank.": (
+                'kind not in "FB" or (kind == "F" and j == 0)',
+                'kind == "F" and j == 0',
             ),
             "You forgot that a gradient travels, too.": (
                 ", inf) + message",
@@ -217,16 +174,26 @@ HELD = [
     gpipe(3, 2),
     orders_of("F0 B0 F1 B1 F2 B2"),
     orders_of("F0 F1 B0 F2 F3 B3 B2 B1"),
-    one_f_one_b(8, 4),
+    turn_early(8, 4),
     orders_of("F0 F1 F2 B2 B1 B0 F3 B3", "F0"),
+    orders_of("F0", "F0 F1 B1 B0 F2", "F0 F1"),
+    orders_of("F0 F1 B0 F2 B1 F3 F4 B2 B3 F5 B4 B5", "F0 B0 F1 F2 F3 B1 F4 F5"),
 ]
 
 _PEAK = "            peak = max(peak, live)\n"
+
+
+def _longest_run(order: Any) -> int:
+    text = "".join(kind for kind, _ in order)
+    return max(map(len, text.split("B")))
+
 
 check_live = Exercise(
     "live_activations",
     reference=live_activations,
     cases=cases("orders", HELD),
+    keeps=True,
+    throughout=True,
     mistakes={
         "That counts all forwards, also those whose backward is done.": lambda orders: [
             sum(kind == "F" for kind, _ in order) for order in orders
@@ -243,6 +210,10 @@ check_live = Exercise(
                     "            live +=",
                     f"{_PEAK}            live +=",
                 ),
+                "That is what is held at the end of the order, not at its worst moment.": (
+                    "peaks.append(peak)",
+                    "peaks.append(live)",
+                ),
             },
         ),
         "That is right for one kind of schedule only: walk along the orders that are given, and "
@@ -251,124 +222,146 @@ check_live = Exercise(
             live_activations([[task for order in orders for task in order]]) * len(orders)
         ),
         "That counts the forwards before the first backward; a rank may go further ahead later.": lambda orders: [
-            " ".join(kind for kind, _ in [*order, ("B", 0)]).index("B") // 2 for order in orders
+            "".join(kind for kind, _ in [*order, ("B", 0)]).index("B") for order in orders
         ],
+        "That is the longest run of forwards; what was held before it is still there.": lambda orders: [
+            _longest_run(order) for order in orders
+        ],
+        "A number for each rank is asked for, not the largest of all.": lambda orders: max(
+            live_activations(orders)
+        ),
+        "A number for each rank is asked for, not their sum.": lambda orders: sum(live_activations(orders)),
     },
 )
 """Exercise 3: what each rank holds at most, for several orders."""
 
 
-# ---- exercise 4: one_f_one_b
+# ---- exercise 4: turn early
 
-
-def _as_tasks(answer: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
-    """Return the function with the orders as they are written on paper: one text for each rank."""
-
-    def rows(m: int, n: int) -> Any:
-        found = answer(m, n)
-        return None if found is None else [" ".join(f"{kind}{i}" for kind, i in order) for order in found]
-
-    return rows
-
-
-def _fault_of_rows(got: Any, expected: Any, case: Any) -> str:
-    if len(got) != len(expected):
-        return f"{len(got)} lists for {len(expected)} ranks"
-    wrong = next((j for j, rows in enumerate(zip(got, expected, strict=True)) if rows[0] != rows[1]), None)
-    return "" if wrong is None else f"rank {wrong} does {got[wrong] or 'nothing'}, expected {expected[wrong]}"
-
-
-check_one_f_one_b = Exercise(
-    "one_f_one_b",
-    reference=one_f_one_b,
-    view=_as_tasks,
-    fault=_fault_of_rows,
-    praise="1F1B for {count} sizes",
-    cases=cases("m n", [(4, 3), (8, 4), (1, 1), (3, 1), (2, 4), (1, 3), (5, 5), (6, 2)]),
+check_turn_early = Exercise(
+    "turn_early",
+    reference=turn_early,
+    judge=judged(
+        fault_of_turn,
+        "GPipe's time in 11 sizes, and rank j holds min(m, n − j). There is no other order that does both.",
+    ),
     mistakes={
         **famous(
-            one_f_one_b,
+            turn_early,
             {
-                "Rank 0 goes furthest ahead: n - j, not j + 1.": ("min(n - j, m)", "min(j + 1, m)"),
-                "All ranks go n ahead; rank j needs n - j only, since n - j ranks lie between its F and its B.": (
+                "Rank 0 is furthest from the loss, so its micro-batches are away longest.": (
+                    "min(n - j, m)",
+                    "min(j + 1, m)",
+                ),
+                "All ranks go as far ahead as rank 0: but the last one has its gradient at once.": (
                     "min(n - j, m)",
                     "min(n, m)",
                 ),
-                "You go n - j - 1 ahead, as Megatron counts, where each round begins with a forward. "
-                "Here a round begins with "
-                "a backward: rank j goes n - j ahead, and the last rank 1.": (
+                "Each rank is one forward short before its first backward.": (
                     "min(n - j, m)",
-                    "min(n - j - 1, m)",
+                    "max(1, min(n - j - 1, m))",
                 ),
-                "One forward too many before the first backward: rank j goes n - j ahead.": (
+                "Each rank does one forward too many before its first backward.": (
                     "min(n - j, m)",
                     "min(n - j + 1, m)",
                 ),
-                "No more forwards than there are micro-batches: min(n - j, m).": ("min(n - j, m)", "n - j"),
-                "After B(i) comes F(i + ahead) only if there is such a micro-batch: i + ahead < m.": (
+                "A rank can't go further ahead than there are micro-batches.": ("min(n - j, m)", "n - j"),
+                "When no forward is left, there is none to do behind a backward.": (
                     "if i + ahead < m:",
                     "if True:",
                 ),
-                "The last forward is missing: F(i + ahead) exists up to i + ahead = m - 1.": (
-                    "if i + ahead < m:",
-                    "if i + ahead < m - 1:",
-                ),
+                "The last forward is missing.": ("if i + ahead < m:", "if i + ahead < m - 1:"),
                 "When the forwards are used up, the backwards that are left still have to be done.": (
                     "for i in range(m):",
                     "for i in range(m - ahead + 1):",
                 ),
+                "Of those that a rank holds, take the oldest back first.": ('("B", i)', '("B", m - 1 - i)'),
+                "One at a time holds least; but look how long the ranks wait.": ("min(n - j, m)", "1"),
             },
         ),
         "That is GPipe: all forwards first.": gpipe,
-        **famous(
-            one_f_one_b,
-            {
-                "1F1B takes the oldest micro-batch back first: B0, B1, …": ('("B", i)', '("B", m - 1 - i)'),
-            },
+    },
+)
+"""Exercise 4: orders as fast as GPipe's that hold as little as can be, for several sizes."""
+
+
+# ---- exercise 7: two at most
+
+check_two_held = Exercise(
+    "two at most",
+    reference=orders_of("F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 B0 B1 F2 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"),
+    judge=judged(fault_of_two_held, "21 ticks, and no rank holds more than two."),
+    mistakes={
+        "Nobody works while another does: let two be under way.": orders_of(*["F0 B0 F1 B1 F2 B2 F3 B3"] * 3),
+        "These are your orders of exercise 4.": turn_early(4, 3),
+        "These are GPipe's orders.": gpipe(4, 3),
+        "Two go together and two wait until both are back: need the third wait for both?": orders_of(
+            *["F0 F1 B0 B1 F2 F3 B2 B3"] * 3
         ),
     },
 )
-"""Exercise 4: the orders of 1F1B for several sizes, also with fewer micro-batches than ranks."""
+"""Exercise 7: orders of 4 micro-batches on 3 ranks of which none holds more than two."""
 
 
 # ---- exercise 5: the best m
 
+
+_FITS = "if max(live_activations(orders)) <= memory * m:"
+
 check_best_m = Exercise(
     "best_m",
     reference=best_m,
-    cases=cases(
-        "seconds n",
-        [({2: 1.0, 4: 0.62, 8: 0.365, 16: 0.3, 32: 0.31}, 2), ({1: 3.0, 2: 2.0}, 2)]
-        + [
-            ({2**k: fixed + 64 / 2**k for k in range(8)}, n)
-            for fixed in (0.5, 2.0, 9.0)
-            for n in (1, 2, 4, 16)
-        ]
-        + [({4: 1.0, 8: 0.62, 16: 0.36}, 2), ({2: 3.0, 8: 1.02, 32: 0.34}, 4)],
+    judge=judged(fault_of_best_m, f"the best m of {len(machines())} machines."),
+    mistakes=famous(
+        best_m,
+        {
+            "Memory counts: what does the fullest rank hold?": (_FITS, "if True:"),
+            "A micro-batch is 1/m of the batch; `memory` is a share of the batch.": (
+                "<= memory * m",
+                "<= memory",
+            ),
+            "Every rank has memory of its own: the fullest one decides, not their sum.": (
+                "max(live_activations(orders))",
+                "sum(live_activations(orders))",
+            ),
+            "The last rank holds least; the fullest one decides.": (
+                "max(live_activations(orders))",
+                "live_activations(orders)[-1]",
+            ),
+            "Messages take time, too: run the orders with them.": ("costs, message)", "costs, 0)"),
+            "That is the work of one rank; it also waits.": (
+                "max(simulate(orders, costs, message).values())",
+                "m * sum(seconds[m])",
+            ),
+            "The shortest task makes the most micro-batches: how long is the step?": (
+                "max(simulate(orders, costs, message).values())",
+                "sum(seconds[m])",
+            ),
+            "The smallest bubble is not the shortest step.": (
+                "max(simulate(orders, costs, message).values())",
+                "(n - 1) / (m + n - 1)",
+            ),
+            "Of equals return the smallest m.": ("sorted(seconds)", "sorted(seconds, reverse=True)"),
+            "`seconds` may stand in any sequence, and of equals the smallest m is asked for.": (
+                "sorted(seconds)",
+                "seconds",
+            ),
+            "Return the m, not its time.": (
+                "min(steps, key=lambda m: steps[m], default=None)",
+                "min(steps.values(), default=None)",
+            ),
+            "Where none fits, return None.": (
+                "min(steps, key=lambda m: steps[m], default=None)",
+                "min(steps, key=lambda m: steps[m])",
+            ),
+            "None fits, and you return an m.": (
+                "min(steps, key=lambda m: steps[m], default=None)",
+                "min(steps, key=lambda m: steps[m], default=max(seconds))",
+            ),
+        },
     ),
-    mistakes={
-        "The shortest task makes the most micro-batches: count how many clocks there are.": lambda seconds, n: (
-            min(seconds, key=seconds.__getitem__)
-        ),
-        "That is the work of one rank; it also waits: m + n - 1 clocks.": lambda seconds, n: min(
-            seconds, key=lambda m: m * seconds[m]
-        ),
-        "You took n = 2: n is an argument.": lambda seconds, n: min(
-            seconds, key=lambda m: (m + 1) * seconds[m]
-        ),
-        "Of equals return the first.": lambda seconds, n: min(
-            reversed(list(seconds)), key=lambda m: (m + n - 1) * seconds[m]
-        ),
-        "There are m + n - 1 clocks, not m + n.": lambda seconds, n: min(
-            seconds, key=lambda m: (m + n) * seconds[m]
-        ),
-        "The smallest bubble is not the shortest step.": lambda seconds, n: min(
-            seconds, key=lambda m: (n - 1) / (m + n - 1)
-        ),
-        "Return the m, not its time.": lambda seconds, n: min((m + n - 1) * t for m, t in seconds.items()),
-    },
 )
-"""Exercise 5: the m of the shortest predicted step, for several machines."""
+"""Exercise 5: the m of the shortest predicted step that fits, for two schedules on several machines."""
 
 
 # ---- exercise 6: which orders can't run
@@ -397,7 +390,7 @@ check_illegal = Exercise(
             ["F1"],
         ),
         "Rank 0's task comes first, then rank 1's.": ("D", ["F1", "B0"]),
-        "Those are not the first tasks that never start: go on as far as each rank gets.": (
+        "It is D. Those are not the first tasks that never start: go on as far as each rank gets.": (
             "D",
             ["F2", "F1"],
         ),
@@ -408,6 +401,10 @@ check_illegal = Exercise(
 
 def _judge_illegal(exercise: Exercise, letter: Any, tasks: Any) -> Verdict:
     letter = str(letter).strip().upper()
+    if isinstance(tasks, str):  # "B0 F1" or "B0, F1" is as good as ["B0", "F1"]
+        tasks = tasks.replace(",", " ").split()
+    if not isinstance(tasks, (list, tuple)):
+        return exercise.wrong(f'two tasks are asked for, such as ["F2", "B1"], not {tasks!r}.')
     at = ["".join(map(str, task)).strip().upper() for task in tasks]  # "b0" and ("B", 0) are B0, too
     if (letter, at) == exercise.reference:
         return exercise.right("rank 0 waits with B0 for rank 1, which waits with F1 for rank 0.")

@@ -1,6 +1,6 @@
 """Orders as the reader of notebook 08 writes them, run: by a simulate of theirs, or greedily, without ever waiting.
 
-run = run_of(orders, simulate)      run.schedule, run.trace, run.waits: what the pictures of lib.show draw
+run = run_of(orders, simulate)      run.trace, run.waits: what the pictures of this room draw
 """
 
 from __future__ import annotations
@@ -8,27 +8,55 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from lib.schedules import Action, Idle, Schedule
-from lib.schedules.legal import needs
-from lib.schedules.simulate import KINDS
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from lib.saved import LiveTensors
+from lib.schedules import Action, Schedule
 from lib.timeline import Span, Trace
 from support.n08.solved import Costs, Ends, Orders, Task
 
 ClockCycles: TypeAlias = Callable[[int, int], Iterable[Iterable[tuple[int, int]]]]
 Simulate: TypeAlias = Callable[[Orders, Costs, float], Ends]
 
+KIND_OF = {"F": "forward", "B": "backward", "R": "recompute"}
+"""What the kinds of task are called in a trace; their colours belong to these words."""
+
+
+class Wait(NamedTuple):
+    """An idle time of a rank. needed: the label of the span whose end it waits for; "" after its last task."""
+
+    rank: int
+    start: float
+    end: float
+    needed: str = ""
+
 
 class TimedRun(NamedTuple):
-    """Hold orders as a Schedule, their run as a Trace, and each idle time of it with what it waited for."""
+    """Hold a run of orders as a Trace, and each idle time of it with what it waited for."""
 
-    schedule: Schedule
     trace: Trace
-    waits: list[Idle]
+    waits: list[Wait]
 
 
 def as_schedule(orders: Orders, name: str = "orders") -> Schedule:
     """Return orders as lib's Schedule: rank j is stage j."""
     return Schedule(name, [[Action(kind, j, i) for kind, i in order] for j, order in enumerate(orders)])
+
+
+def label_of(kind: str, i: int, j: int) -> str:
+    """Return the label of a task's span, as lib and torch write it: 2F0 is F0 on rank 2."""
+    return f"{j}{kind}{i}"
+
+
+def needed_by(kind: str, i: int, j: int, n: int) -> tuple[str, int, int] | None:
+    """Return the task whose end another one needs, as (kind, micro-batch, rank); None if it needs no other rank's."""
+    if kind == "F":
+        return ("F", i, j - 1) if j else None
+    if kind == "B":
+        return ("B", i, j + 1) if j < n - 1 else ("F", i, j)
+    return None
 
 
 def run_of(
@@ -37,30 +65,74 @@ def run_of(
     forward: float | Sequence[float] = 1,
     backward: float | Sequence[float] = 2,
     message: float = 0,
+    recompute: float = 1,
 ) -> TimedRun:
     """Run orders with one cost for all ranks or one for each. Raises what `simulate` raises."""
     n = len(orders)
-    given = {"F": forward, "B": backward}
+    given = {"F": forward, "B": backward, "R": recompute}
     costs = {kind: list(c) if isinstance(c, Sequence) else [c] * n for kind, c in given.items()}
     ends = simulate(orders, costs, message)
-    spans = [
-        Span(f"rank {j}", f"{j}{kind}{i}", end - costs[kind][j], end, KINDS[kind])
-        for (kind, i, j), end in ends.items()
-    ]
-    trace = Trace(spans, [f"rank {j}" for j in range(n)])
-    schedule = as_schedule(orders)
-    every = {action for _, action in schedule}
+    trace = Trace(
+        [
+            Span(f"rank {j}", label_of(kind, i, j), end - costs[kind][j], end, KIND_OF[kind])
+            for (kind, i, j), end in ends.items()
+        ],
+        [f"rank {j}" for j in range(n)],
+    )
     waits = []
-    for rank, lane in enumerate(trace.lanes):
-        row = sorted(trace.only(lane=lane), key=lambda span: span.start)
-        begins = [0.0, *(span.end for span in row)]
-        for before, span in zip(begins, row, strict=False):
-            if span.start > before + 1e-9:
-                action = Action.parse(span.label)
-                waits.append(Idle(rank, before, span.start, action, needs(action, n, every)[-1]))
-        if begins[-1] < trace.end - 1e-9:
-            waits.append(Idle(rank, begins[-1], trace.end, None, None))
-    return TimedRun(schedule, trace, waits)
+    for j, order in enumerate(orders):
+        free = 0.0
+        for kind, i in order:
+            start = ends[kind, i, j] - costs[kind][j]
+            needed = needed_by(kind, i, j, n)
+            if start > free + 1e-9:
+                waits.append(Wait(j, free, start, label_of(*needed) if needed else ""))
+            free = ends[kind, i, j]
+        if free < trace.end - 1e-9:
+            waits.append(Wait(j, free, trace.end))
+    return TimedRun(trace, waits)
+
+
+def played(orders: Orders, trace: Trace) -> float:
+    """Return how long orders take by data flow with each task's own measured duration, and nothing between tasks."""
+    durations = {span.label: span.duration for span in trace}
+    n = len(orders)
+    ends = Ends()
+    left = [list(order) for order in orders]
+    free = [0.0] * n
+    while any(left):
+        for j, order in enumerate(left):
+            while order:
+                kind, i = order[0]
+                needed = needed_by(kind, i, j, n)
+                if needed and needed not in ends:
+                    break
+                start = max(free[j], ends[needed] if needed else 0.0)
+                free[j] = ends[kind, i, j] = start + durations[label_of(kind, i, j)]
+                order.pop(0)
+    return max(free)
+
+
+def peak_of(
+    order: Sequence[Task], partition: nn.Module, arriving: Callable[[], Tensor], recompute: bool
+) -> int:
+    """Do a rank's order for real; return the most bytes of tensors that lived at once.
+
+    arriving: makes the input of a micro-batch. recompute: keep the input only, by torch's checkpoint. The sum stands
+    for the sending of the output: it keeps nothing, and its backward gives the gradient that comes back.
+    """
+    sent: dict[int, Tensor] = {}
+    for parameter in partition.parameters():
+        parameter.grad = parameter.new_zeros(parameter.shape)
+    with LiveTensors() as live:
+        for kind, i in order:
+            if kind == "F" and recompute:
+                sent[i] = checkpoint(partition, arriving(), use_reentrant=False).sum()
+            elif kind == "F":
+                sent[i] = partition(arriving()).sum()
+            else:
+                torch.autograd.backward(sent.pop(i))
+    return int(live.peak)
 
 
 def never_waiting(m: int, n: int, forward: float = 1, backward: float = 2) -> list[list[Task]]:
@@ -72,11 +144,9 @@ def never_waiting(m: int, n: int, forward: float = 1, backward: float = 2) -> li
     while left:
         able = []
         for kind, i, j in left:
-            need = (kind, i, j - 1 if kind == "F" else j + 1)
-            if kind == "B" and j == n - 1:  # on the last rank, right after its own forward
-                need = ("F", i, j)
-            if need in ends or need[2] < 0:
-                able.append((max(free[j], ends.get(need, 0.0)), kind, i, j))
+            need = needed_by(kind, i, j, n)
+            if need is None or need in ends:
+                able.append((max(free[j], ends[need] if need else 0.0), kind, i, j))
         _, kind, i, j = task = min(able)  # the earliest; of equals "B" stands before "F"
         left.remove(task[1:])
         orders[j].append((kind, i))

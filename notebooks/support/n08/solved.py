@@ -1,13 +1,13 @@
 """What the reader of notebook 08 writes, and GPipe's order: its figures run on them where an answer is missing.
 
-orders   a list for each rank: its tasks ("F", i) and ("B", i) in the order in which it does them
+orders   a list for each rank: its tasks ("F", i), ("B", i), ("R", i) in the order in which it does them
 costs    {"F": [ticks on each rank], "B": [ticks on each rank]}
 ends     {(kind, i, rank): when that task has ended}
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, TypeAlias
 
@@ -32,7 +32,7 @@ def simulate(orders: Orders, costs: Costs, message: float = 0) -> Ends:
 
     def arrival(kind: str, i: int, j: int) -> float:
         """Return when the task's input is there: infinity, as long as that is not known."""
-        if kind == "F" and j == 0:
+        if kind not in "FB" or (kind == "F" and j == 0):
             return 0.0
         if kind == "B" and j == len(orders) - 1:
             return ends.get(("F", i, j), inf)
@@ -51,8 +51,8 @@ def simulate(orders: Orders, costs: Costs, message: float = 0) -> Ends:
 
 def gpipe(m: int, n: int) -> list[list[Task]]:
     """Return GPipe's orders: all forwards, then all backwards, the last micro-batch first."""
-    forwards, backwards = [("F", i) for i in range(m)], [("B", i) for i in reversed(range(m))]
-    return [forwards + backwards for _ in range(n)]
+    forwards = [("F", i) for i in range(m)]
+    return [forwards + [("B", i) for i in reversed(range(m))] for _ in range(n)]
 
 
 def live_activations(orders: Orders) -> list[int]:
@@ -67,7 +67,7 @@ def live_activations(orders: Orders) -> list[int]:
     return peaks
 
 
-def one_f_one_b(m: int, n: int) -> list[list[Task]]:
+def turn_early(m: int, n: int) -> list[list[Task]]:
     """Return 1F1B's orders: rank j goes n - j forwards ahead, then does one backward and one forward in turn."""
     orders = []
     for j in range(n):
@@ -81,6 +81,21 @@ def one_f_one_b(m: int, n: int) -> list[list[Task]]:
     return orders
 
 
-def best_m(seconds: Mapping[int, float], n: int) -> int:
-    """Return the m of the shortest step; seconds[m]: a forward and a backward of one of m micro-batches."""
-    return min(seconds, key=lambda m: (m + n - 1) * seconds[m])
+def best_m(
+    make: Callable[[int, int], Orders],
+    seconds: Mapping[int, tuple[float, float]],
+    n: int,
+    memory: float = 1.0,
+    message: float = 0.0,
+) -> int | None:
+    """Return the m of the shortest step that fits; seconds[m]: a forward and a backward of one of m micro-batches.
+
+    memory: the share of the batch whose activations a rank can hold. Of equals the smallest; None if none fits.
+    """
+    steps = {}
+    for m in sorted(seconds):
+        orders = make(m, n)
+        if max(live_activations(orders)) <= memory * m:
+            costs = {kind: [each] * n for kind, each in zip("FB", seconds[m], strict=True)}
+            steps[m] = max(simulate(orders, costs, message).values())
+    return min(steps, key=lambda m: steps[m], default=None)

@@ -24,7 +24,7 @@ KIND_OF = {"F": "forward", "B": "backward", "R": "recompute"}
 """What the kinds of task are called in a trace; their colours belong to these words."""
 
 
-class Wait(NamedTuple):
+class TimedWait(NamedTuple):
     """An idle time of a rank. needed: the label of the span whose end it waits for; "" after its last task."""
 
     rank: int
@@ -37,7 +37,7 @@ class TimedRun(NamedTuple):
     """Hold a run of orders as a Trace, and each idle time of it with what it waited for."""
 
     trace: Trace
-    waits: list[Wait]
+    waits: list[TimedWait]
 
 
 def as_schedule(orders: Orders, name: str = "orders") -> Schedule:
@@ -86,10 +86,10 @@ def run_of(
             start = ends[kind, i, j] - costs[kind][j]
             needed = needed_by(kind, i, j, n)
             if start > free + 1e-9:
-                waits.append(Wait(j, free, start, label_of(*needed) if needed else ""))
+                waits.append(TimedWait(j, free, start, label_of(*needed) if needed else ""))
             free = ends[kind, i, j]
         if free < trace.end - 1e-9:
-            waits.append(Wait(j, free, trace.end))
+            waits.append(TimedWait(j, free, trace.end))
     return TimedRun(trace, waits)
 
 

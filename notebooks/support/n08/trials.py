@@ -31,7 +31,7 @@ def orders_of(*rows: str) -> Orders:
     return [[(task[0], int(task[1:])) for task in row.split()] for row in rows]
 
 
-def written(order: Any) -> str:
+def on_paper(order: Any) -> str:
     """Write an order as on paper: "F0 F1 B0 B1"."""
     return " ".join(f"{kind}{i}" for kind, i in order)
 
@@ -113,7 +113,7 @@ def fault_of_clocks(got: Any, expected: Any, case: Any) -> str:
 
 
 def _told(orders: Orders) -> str:
-    return ", ".join(f"rank {j}: {written(row)}" for j, row in enumerate(orders))
+    return ", ".join(f"rank {j}: {on_paper(row)}" for j, row in enumerate(orders))
 
 
 def _tries() -> Iterator[tuple[Orders, Any, float]]:
@@ -293,7 +293,7 @@ def _fault_of_orders(orders: Any, m: int, n: int) -> str:
     if not said:
         return ""
     late = next(j for j in range(n) if list(map(tuple, orders[j])) != turn_early(m, n)[j])
-    return f"{where} {' and '.join(said)}. Your rank {late}: {written(orders[late])}."
+    return f"{where} {' and '.join(said)}. Your rank {late}: {on_paper(orders[late])}."
 
 
 def fault_of_tasks(orders: Any, m: int, n: int) -> str:
@@ -316,7 +316,7 @@ def fault_of_tasks(orders: Any, m: int, n: int) -> str:
         for task in wanted:
             if tasks.count(task) != 1:
                 times = "never" if task not in tasks else f"{tasks.count(task)} times"
-                return f"rank {j} does {task[0]}{task[1]} {times}: {written(tasks)}."
+                return f"rank {j} does {task[0]}{task[1]} {times}: {on_paper(tasks)}."
         odd = [task for task in tasks if task not in wanted]
         if odd:
             return f"rank {j} does {odd[0][0]}{odd[0][1]}, and micro-batches are 0 to {m - 1}."

@@ -216,7 +216,8 @@ def test_other_counts_of_what_is_held_pass():
     def by_sets(orders):
         peaks = []
         for order in orders:
-            here, most = set(), 0
+            here = set()
+            most = 0
             for kind, i in order:
                 (here.add if kind == "F" else here.discard)(i)
                 most = max(most, len(here))
@@ -250,7 +251,8 @@ def by_limit(m, n):
     """A greedy way: go forward as long as there is room, otherwise back."""
     orders = []
     for j in range(n):
-        row, forward, back = [], 0, 0
+        row = []
+        forward = back = 0
         while back < m:
             if forward < m and forward - back < n - j:
                 row.append(("F", forward))

@@ -113,7 +113,7 @@ def played(orders: Orders, trace: Trace) -> float:
     return max(free)
 
 
-def peak_of(
+def rank_peak(
     order: Sequence[Task], partition: nn.Module, arriving: Callable[[], Tensor], recompute: bool
 ) -> int:
     """Do a rank's order for real; return the most bytes of tensors that lived at once.

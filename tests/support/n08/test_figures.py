@@ -10,7 +10,7 @@ from lib.show.style import alt_text
 from support.n08 import figures as n08
 from support.n08 import timelines
 from support.n08.guesses import with_recompute
-from support.n08.runs import needed_by, peak_of, played, run_of
+from support.n08.runs import needed_by, played, rank_peak, run_of
 from support.n08.solved import clock_cycles, gpipe, live_activations, simulate, turn_early
 
 
@@ -134,7 +134,7 @@ def test_a_rank_that_recomputes_holds_inputs_and_one_inside_and_otherwise_whole_
         return torch.ones(256, 32, requires_grad=True)
 
     for order, held in ((gpipe(8, 4)[0], 8), (turn_early(8, 4)[0], 4)):
-        whole, inputs = (peak_of(order, partition, arriving, recompute) / unit for recompute in (False, True))
+        whole, inputs = (rank_peak(order, partition, arriving, recompute) / unit for recompute in (False, True))
         assert 7 * held <= whole < 7 * held + 2
         assert held + 6 <= inputs < held + 8
 

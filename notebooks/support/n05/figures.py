@@ -260,7 +260,8 @@ def draw_ways(
     axes.xaxis.set_major_formatter(lambda size, _: format_bytes(size))
     less = f", less {format_bytes(base)} that they take without rows" if base else ""
     axes.set_xlabel(f"the most bytes of all processes together (PSS){less}")
-    axes.legend(loc="lower right", bbox_to_anchor=(0.87, 0))
+    free = "upper left" if budget > end / 2 else "upper right"  # beside the dashed line and its words
+    axes.legend(loc=free, borderaxespad=0.2)
     fitting = sum(run.peak <= budget for run in runs.values())
     finding = f"A machine of {format_bytes(budget)} has room for {fitting} of these {len(runs)} runs"
     style.headline(figure, finding)

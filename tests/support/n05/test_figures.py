@@ -77,3 +77,16 @@ def test_a_run_fits_where_its_peak_does(budget, fitting):
     words = alt_text(n05.draw_ways(runs, budget=budget))
     assert f"has room for {fitting} of these 2 runs" in words
     assert "many: peak 690 MB, predicted 624 MB" in words
+
+
+@pytest.mark.parametrize("peaks", [(118, 685, 234), (227, 231, 57, 17), (20, 30)])
+def test_the_legend_covers_neither_the_small_machine_nor_a_bar(peaks):
+    runs = {f"way {peak}": MeasuredWay(Holding(1, peak * 0.9e6), int(peak * 1e6), 1.0) for peak in peaks}
+    figure = n05.draw_ways(runs, budget=200e6)
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    around = axes.get_legend().get_window_extent()
+    dashed = next(line for line in axes.lines if line.get_linestyle() == "--" and len(set(line.get_xdata())) == 1)
+    texts = [text.get_window_extent() for text in axes.texts]
+    assert not any(around.overlaps(other) for other in [dashed.get_window_extent(), *texts])
+    assert not any(around.overlaps(bar.get_window_extent()) for bar in axes.patches)

@@ -67,7 +67,7 @@ def _share_cases() -> Iterator[dict[str, Any]]:
         order = _order(size, seed=size + 100 * (turn == 3))
         for drop_last, rank in itertools.product((False, True), range(world_size)):
             yield dict(order=[*order], world_size=world_size, rank=rank, drop_last=drop_last)
-    for size, world_size in ((1, 64), (2, 1000), (5, 4096)):
+    for size, world_size in ((1, 64), (2, 1000), (5, 4096), (1, 100_000)):
         for rank in (0, 1, world_size // 2, world_size - 1):
             yield dict(order=_order(size, seed=size), world_size=world_size, rank=rank, drop_last=False)
     yield from _shares_by_lot()

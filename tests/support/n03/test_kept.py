@@ -7,9 +7,12 @@ from support.n03 import checks as n03
 from tests.support.n03.answers import Written, in_order, share, written
 
 
-def nine_times(order, world_size, rank, drop_last=False):
-    steps = len(order) // world_size if drop_last else -(-len(order) // world_size)
-    return (order * 9)[: steps * world_size][rank::world_size]
+def padded_with(times):
+    def padded(order, world_size, rank, drop_last=False):
+        steps = len(order) // world_size if drop_last else -(-len(order) // world_size)
+        return (order * times)[: steps * world_size][rank::world_size]
+
+    return padded
 
 
 def uncut(order, world_size, rank, drop_last=False):
@@ -38,7 +41,8 @@ def remembered_by(key):
 
 
 def test_few_samples_on_very_many_ranks_are_asked_for():
-    verdict = n03.check_share(nine_times)
+    assert not n03.check_share(padded_with(10_000))
+    verdict = n03.check_share(padded_with(9))
     assert "world_size = 64, rank = 32" in verdict.message, verdict
     assert "of 1 index each of 64 ranks gets 1, rank 32 [10]; you give 0: []" in verdict.message
 

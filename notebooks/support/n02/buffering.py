@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import count, islice
+from itertools import count, islice, product
 from operator import index as whole
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from support.kit.raised import Finding, in_case
 from support.kit.values import NO_RETURN, short
+from support.n02.chance import unfair
 from support.n02.generators import states
 
 END = "A stream may have no end, and you collect it before anything leaves."
@@ -49,6 +50,7 @@ CASES = ((10, 4), (3, 5), (8, 8), (5, 2), (7, 1), (1, 3), (0, 2))
 #: Streams whose end is looked at, (items, places): what waits then leaves by chance, however many they are.
 ENDS = ((6, 8), (8, 8), (2, 2), (9, 8), (10, 5))
 RUNS = 400
+MANY_RUNS = 3000
 TURNS = 3000
 
 
@@ -201,19 +203,32 @@ def _faults_of_chance(answer: Callable[..., Any]) -> Iterator[str]:
         said = next(_unequal(ends, size, turns=length - 1), "")
         if said:
             yield f"{TAIL} A stream of {length} in a buffer for {size}: {said}"
+    said = next(_uneven_end([_order(answer, 10, 10, seed) for seed in range(MANY_RUNS)]), "")
+    if said:
+        yield f"{TAIL} A stream of 10 in a buffer for 10: {said}"
 
 
 def _unequal(orders: list[list[int]], size: int, turns: int) -> Iterator[str]:
     """Yield at which turn which of the waiting, by age, leaves far more often or more seldom than the others."""
     for turn in range(turns):
-        ages: Counter[int] = Counter()
+        ages: Counter[tuple[int, ...]] = Counter()
         for order in orders:
             waiting = sorted(set(range(min(turn + size, len(order)))) - {*order[:turn]})
-            ages[waiting.index(order[turn])] += 1
-        expected = len(orders) / min(size, len(orders[0]) - turn)
-        for age in range(round(len(orders) / expected)):
-            if not expected / 3 < ages[age] < 2 * expected:  # about six deviations
-                yield f"at turn {turn} number {age} of the waiting, by age, left in {ages[age]} of {RUNS} runs."
+            ages[(waiting.index(order[turn]),)] += 1
+        cells = [(age,) for age in range(min(size, len(orders[0]) - turn))]
+        for (age,) in unfair(ages, cells):
+            often = ages[(age,)]
+            yield f"at turn {turn} number {age} of the waiting, by age, left in {often} of {len(orders)} runs."
+
+
+def _uneven_end(orders: list[list[int]]) -> Iterator[str]:
+    """Yield which item leaves at which turn too often or too seldom, of a stream that just fills the buffer."""
+    cells = [*product(range(len(orders[0])), repeat=2)]
+    turns: Counter[tuple[int, ...]] = Counter()
+    for order in orders:
+        turns.update(enumerate(order))
+    for turn, place in unfair(turns, cells):
+        yield f"place {place} was number {turn} to leave in {turns[turn, place]} of {len(orders)} runs."
 
 
 def _faults_of_a_large_buffer(answer: Callable[..., Any], size: int) -> Iterator[str]:

@@ -65,7 +65,8 @@ BLOCK = 10
 _FAR = (100, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000, 2**20, 10**7, 2**24, 2**25, 2**26)
 _MOST = (2**32, 1_000_000, 100_000_000)  # seeds, epochs and indices are below these
 #: So many epochs, seeds and indices in a row are looked at, too: a mix need not have a round number in it.
-_IN_A_ROW = (300, 300, 5000)
+_IN_A_ROW = (300, 300, 8200)
+_NEAR = 32  # and so many beside a round number: a prime is often the next one
 #: What one number of two may be multiplied by before the other one is added.
 _FACTORS = (*(10**power for power in range(3, 13)), *(2**power for power in range(10, 41)))
 _WORD = 2**32  # NumPy and torch cut what they are seeded with into words of 32 bits, or cut it off there
@@ -326,11 +327,13 @@ def _meeting(keys_of: Any, item_of: Any, draws: _Draws) -> str:
         met = near.get(block(*where))
         if met:
             return f"{MIXED} Here {_told(where)} meet {_told(met)}."
-    row = _numbers(item_of, _keys(keys_of, range(SIZE, indices), 0))
-    for start in range(len(row) - BLOCK + 1):
-        met = near.get(_block(row[start : start + BLOCK]))
-        if met:
-            return f"{MIXED} Here {_told((0, 0, SIZE + start))} meet {_told(met)}."
+    for row in (range(SIZE, indices), *(range(far - _NEAR, far + _NEAR) for far in _FAR)):
+        numbers = _numbers(item_of, _keys(keys_of, row, 0))
+        for place in range(len(row) - BLOCK + 1):
+            start = row[place]
+            met = near.get(_block(numbers[place : place + BLOCK]))
+            if met and not (met[:2] == (0, 0) and abs(met[2] - start) < BLOCK):
+                return f"{MIXED} Here {_told((0, 0, start))} meet {_told(met)}."
     return ""
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import combinations, islice, pairwise, product
 from operator import index as whole
 from typing import Any
 
 from support.kit.raised import Finding
 from support.kit.values import short
+from support.n02.chance import unfair
 from support.n02.generators import another_process, seed_all, states
 
 INDICES = "An epoch names each index from 0 to size − 1 once, as a whole number."
@@ -48,9 +49,9 @@ SIZE = 20
 #: Seeds and epochs are below a thousand. Told apart: many in a row, and round numbers at which a remainder begins anew.
 EPOCHS = (*range(130), 200, 250, 256, 300, 365, 400, 500, 512, 600, 700, 720, 800, 900, 999)
 SEEDS = range(1, 1000)
-#: Where chance is counted: ten items in 2,000 epochs, so about 200 times each index at each place.
+#: Where chance is counted: ten items in 3,080 epochs, so about 308 times each index at each place.
 FEW = 10
-RUNS = [(seed, epoch) for seed in range(0, 1000, 20) for epoch in range(40)]
+RUNS = [(seed, epoch) for seed in range(0, 1000, 13) for epoch in range(40)]
 #: Where it is looked whether what lay far apart comes near: a thousand items, cut into tenths.
 MANY = 1000
 MANY_EPOCHS = range(10)
@@ -168,17 +169,17 @@ def _faults_of_chance(answer: Any) -> Iterator[str]:
         successors.update(zip(order, following, strict=True))
     squares = [*product(range(FEW), repeat=2)]
     pairs = [(*pair, far) for pair in combinations(range(FEW), 2) for far in range(1, FEW)]
-    for place, index in _unfair(places, squares):
+    for place, index in unfair(places, squares):
         often = places[place, index]
         yield f"{UNEVEN} In {len(RUNS)} epochs of ten items index {index} comes {often} times at place {place}."
-    for one, other, far in _unfair(apart, pairs):
+    for one, other, far in unfair(apart, pairs):
         often = apart[one, other, far]
         told = f"index {other} comes {often} times {far} places behind index {one}, or {FEW - far} before it"
         yield f"{UNEVEN} In {len(RUNS)} epochs of ten items {told}."
-    for place, to in _unfair(moves, squares):
+    for place, to in unfair(moves, squares):
         often = moves[place, to]
         yield f"{NEXT} In {len(RUNS)} epochs what was at place {place} comes {often} times at place {to} in the next."
-    for index, to in _unfair(successors, squares):
+    for index, to in unfair(successors, squares):
         often = successors[index, to]
         yield f"{NEXT} In {len(RUNS)} epochs, where {index} was, {to} comes {often} times in the next."
 
@@ -195,24 +196,12 @@ def _faults_of_many(answer: Any) -> Iterator[str]:
         at = {whole(index): place for place, index in enumerate(order)}
         tenths.update((index * 10 // MANY, place * 10 // MANY) for index, place in at.items())
         near += sum(abs(at[index] - at[index + 1]) <= MANY // 20 for index in range(MANY - 1))
-    for tenth, to in _unfair(tenths, [*product(range(10), repeat=2)]):
+    for tenth, to in unfair(tenths, [*product(range(10), repeat=2)]):
         told = f"{tenths[tenth, to]} times an index of tenth {tenth} comes into tenth {to} of the order"
         yield f"{UNEVEN} In {len(MANY_EPOCHS)} epochs of {MANY} items {told}; {MANY // 10} times are fair."
     share = near / len(MANY_EPOCHS) / MANY
     if not 0.05 < share < 0.2:  # about 0.0975, give or take 0.003
         yield f"{UNEVEN} Of {MANY} items {share:.0%} come close to their neighbour; about 10 % are fair."
-
-
-def _unfair(counts: Counter[tuple[int, ...]], cells: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
-    """Yield the cell that is farthest from what all should hold, if together they are far too uneven (chi-square).
-
-    The sum of a fair table is about the number of its cells, give or take the root of twice that; eight times are too
-    much. A naive shuffle, which swaps each place with any other, comes to thirteen times and more.
-    """
-    fair = sum(counts[cell] for cell in cells) / len(cells)
-    excess = {cell: (counts[cell] - fair) ** 2 / fair for cell in cells}
-    if sum(excess.values()) > len(cells) + 8 * (2 * len(cells)) ** 0.5:
-        yield max(cells, key=excess.__getitem__)
 
 
 def _repeated(epochs: dict[int, list[int]], seed: int) -> Iterator[str]:

@@ -137,7 +137,23 @@ def in_an_array_of_objects(items, size, generator):
     yield from (waiting[place] for place in generator.permutation(filled))
 
 
-@pytest.mark.parametrize("buffered", [refilled_first, swapped_to_the_end, in_an_array_of_objects])
+def shuffled_before_and_not_behind(items, size, generator):
+    """Shuffle the first ones: what comes later takes places by chance, so that the end is in random order, too."""
+    items = iter(items)
+    waiting = list(islice(items, size))
+    generator.shuffle(waiting)
+    for item in items:
+        place = generator.integers(size)
+        leaving = waiting[place]
+        waiting[place] = item
+        yield leaving
+    yield from waiting
+
+
+RIGHT_BUFFERS = [refilled_first, swapped_to_the_end, in_an_array_of_objects, shuffled_before_and_not_behind]
+
+
+@pytest.mark.parametrize("buffered", RIGHT_BUFFERS)
 def test_a_buffer_may_be_refilled_before_or_after_an_item_leaves(buffered):
     assert n02.check_buffered(buffered)
 

@@ -242,6 +242,35 @@ def unshuffled_if_nothing_was_drawn(items, size, generator):
     yield from waiting
 
 
+def drawn_by_rounding(items, size, generator):
+    """Draw the first and the last place half as often as the others."""
+    waiting = []
+    for item in items:
+        if len(waiting) < size:
+            waiting.append(item)
+        else:
+            place = round(generator.random() * (size - 1))
+            yield waiting[place]
+            waiting[place] = item
+    generator.shuffle(waiting)
+    yield from waiting
+
+
+def with_a_naive_end(items, size, generator):
+    waiting = []
+    for item in items:
+        if len(waiting) < size:
+            waiting.append(item)
+        else:
+            place = generator.integers(size)
+            yield waiting[place]
+            waiting[place] = item
+    for place in range(len(waiting)):
+        other = generator.integers(len(waiting))
+        waiting[place], waiting[other] = waiting[other], waiting[place]
+    yield from waiting
+
+
 def default_that_all_share(items, size, generator, waiting=[]):  # noqa: B006 the mistake
     for item in items:
         if len(waiting) < size:
@@ -273,6 +302,8 @@ def default_that_is_emptied_at_the_end(items, size, generator, waiting=[]):  # n
         (front_of_a_list_twice, buffering.FRONT),
         (as_it_came_if_just_full, buffering.TAIL),
         (unshuffled_if_nothing_was_drawn, buffering.TAIL),
+        (drawn_by_rounding, buffering.CHANCE),
+        (with_a_naive_end, buffering.TAIL),
         (default_that_all_share, buffering.LEFT),
         (default_that_is_emptied_at_the_end, buffering.LEFT),
     ],

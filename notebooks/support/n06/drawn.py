@@ -29,10 +29,11 @@ def close(got: Tensor, due: Tensor) -> bool:
 
 def told_apart(got: float, due: float) -> tuple[str, str]:
     """Return two numbers with five digits, or with as many more as it takes to see that they differ."""
-    for digits in range(5, 18):
-        texts = f"{got:.{digits}g}", f"{due:.{digits}g}"
+    texts = f"{got:.5g}", f"{due:.5g}"
+    for digits in range(6, 18):
         if texts[0] != texts[1]:
             break
+        texts = f"{got:#.{digits}g}", f"{due:#.{digits}g}"  # with the zeros at the end
     return texts
 
 

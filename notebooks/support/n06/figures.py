@@ -216,8 +216,7 @@ def draw_overlap(
     hidden = format_share(hidden_share(trace))
     return draw_timeline(
         predicted=trace,
-        title=f"{plural(calls, 'bucket')}: {hidden} of the all-reduce is hidden, backward() waits "
-        f"{waited:.1f} ticks at its end",
+        title=f"{plural(calls, 'bucket')}: {hidden} of the all-reduce hidden, backward() waits {waited:.1f} ticks",
         unit="clock",
         bubbles=True,
     )
@@ -261,16 +260,20 @@ def draw_memory(*, billions: float, world_size: int) -> Figure:
             axes.barh(row, size / 1e9, left=left, height=0.6, color=color, edgecolor=PAPER, label=label)
             left += size / 1e9
         sums.append(left)
-        beside(axes, (left, row), f"{left:.3g} GB", (5, 0))
+        beside(axes, (left, row), _gigabytes(left), (5, 0))
     axes.set(
         ylim=(len(SHARDED) - 0.5, -0.5), xlim=(0, 1.12 * max(sums)), xlabel="GB held by each rank in float32"
     )
     axes.set_yticks(range(len(SHARDED)), list(SHARDED), color=INK)
     axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.22), ncols=3)  # below: bars may fill the axes
-    name = f"{billions:g} billion parameters on {plural(world_size, 'rank')}"
-    title(axes, f"{name}: {sums[0]:.3g} GB each, or {sums[-1]:.3g} GB shared out")
-    said = "; ".join(f"{way} {size:.3g} GB" for way, size in zip(SHARDED, sums, strict=True))
+    name = f"{billions:g} billion parameters, {plural(world_size, 'rank')}"
+    title(axes, f"{name}: {_gigabytes(sums[0])} each, or {_gigabytes(sums[-1])} shared out")
+    said = "; ".join(f"{way} {_gigabytes(size)}" for way, size in zip(SHARDED, sums, strict=True))
     return describe(figure, f"Memory of a rank, {name}: {said}.")
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size:,.0f} GB" if size >= 1000 else f"{size:.3g} GB"
 
 
 # ---- An epoch whose ranks die.

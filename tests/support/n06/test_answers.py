@@ -7,6 +7,7 @@ from support import built
 from support.kit.mistakes import edited
 from support.n06 import checks as n06
 from support.n06 import solved
+from support.n06.drawn import told_apart
 
 # ---- exercise 1
 
@@ -235,6 +236,19 @@ def test_a_weight_that_is_wrong_in_its_eighth_digit_is_told_in_digits_that_show_
     message = n06.check_shard(wrong).message
     got, due = (part.split()[0].rstrip(".;,") for part in (message.split(" is ")[1], message.split("has ")[1]))
     assert got != due
+
+
+@pytest.mark.parametrize(
+    ("got", "due", "told"),
+    [
+        (1.5, 2.0, ("1.5", "2")),
+        (0.0355604812, 0.0355604801, ("0.035560481", "0.035560480")),
+        (float("nan"), 1.0, ("nan", "1")),
+        (0.1 + 0.2, 0.3, ("0.30000000000000004", "0.29999999999999999")),
+    ],
+)
+def test_two_numbers_are_told_with_digits_that_part_them(got, due, told):
+    assert told_apart(got, due) == told
 
 
 # ---- exercise 4

@@ -63,7 +63,8 @@ def test_measured_steps_and_bytes_a_parameter_are_drawn_with_what_their_titles_c
     assert "7 spans" in words
     assert [sum(n06.held_bytes(way, 1, 8)) for way in n06.SHARDED] == [16, 9, 5.5, 2]
     for values, words in told(n06.draw_memory, n06.MEMORY_CONTROLS):
-        assert f"DDP {16 * values['billions']:.3g} GB" in words
+        assert "e+" not in words
+        assert f"DDP {16 * values['billions']:,.4g} GB" in words
     marks = [patch.cell.mark for patch in drawn_cells(n06.draw_negatives(8, 2))]
     assert marks.count("plain") == 16
     assert marks.count("dropped") == 32

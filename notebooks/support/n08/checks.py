@@ -19,6 +19,7 @@ from support.n08.guesses import guess_right_letters as guess_right_letters
 from support.n08.guesses import guess_same_devices as guess_same_devices
 from support.n08.guesses import guess_unequal as guess_unequal
 from support.n08.guesses import guess_waits as guess_waits
+from support.n08.guesses import guess_with_messages as guess_with_messages
 from support.n08.solved import (
     best_m,
     clock_cycles,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from support.kit.exact import exact_number, read_number
-from support.kit.guess import Guess, Tried
+from support.kit.guess import Guess, Tried, letter
 from support.n08.solved import clock_cycles, gpipe, live_activations, simulate, turn_early
 from support.n08.trials import SMALL
 
@@ -80,6 +80,27 @@ guess_held = exact_number(
     tried=Tried(right=4, wrong=8, known=(8, 4)),
 )
 """Section 7: the most activations of rank 0 in 1F1B, for m = 8 and n = 4."""
+
+
+def _first_with(message: float) -> str:
+    costs = {"F": [1] * 4, "B": [2] * 4}
+    gpipes, ours = (max(simulate(make(8, 4), costs, message).values()) for make in (gpipe, turn_early))
+    if abs(gpipes - ours) < 1e-9:
+        return "EQUAL"
+    return "GPIPE" if gpipes < ours else "1F1B"
+
+
+guess_with_messages = Guess(
+    "who ends first",
+    _first_with,
+    read=letter,
+    said={
+        "1F1B": "who goes back early has its gradients early: but it has to wait for each of them",
+        "EQUAL": "that is so while messages are free",
+    },
+    tried=Tried(right="GPipe", wrong="1F1B", known=(0.1,)),
+)
+"""Section 9: which of two schedules ends first if a message takes time."""
 guess_recomputing = exact_number(
     "the idle share",
     _idle_recomputing,

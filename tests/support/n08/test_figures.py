@@ -1,5 +1,6 @@
 """The figures of notebook 08: clocks, the bubble, runs by the reader's simulate, two laws, the ring of a deadlock."""
 
+import itertools
 from functools import partial
 
 import pytest
@@ -71,8 +72,9 @@ def test_two_laws_part_where_a_fast_rank_stands_between_slow_ones_and_nowhere_el
     assert "costs 2 ticks" in words
     assert "Clock by clock: 18 ticks" in words
     assert "Data flow: 16 ticks" in words
-    for ticks in ((2, 2, 2), (3, 3, 3), (3, 1, 1), (1, 4, 1), (1, 1, 4)):
-        assert "costs 0 ticks" in alt_text(draw(*ticks, 4))
+    for ticks in itertools.product((1, 2, 4), repeat=3):
+        between_slower = ticks[0] > ticks[1] < ticks[2]
+        assert ("costs 0 ticks" not in alt_text(draw(*ticks, 4))) == between_slower
 
 
 def test_a_step_over_m_names_both_best():

@@ -230,6 +230,8 @@ def test_other_counts_of_what_is_held_pass():
 
     assert n08.check_live(by_sets)
     assert n08.check_live(by_sums)
+    assert n08.check_live(lambda them: tuple(by_sums(them)))
+    assert "can be read only once" in n08.check_live(lambda orders: iter(by_sums(orders))).message
 
 
 # ---- turning early

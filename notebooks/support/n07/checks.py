@@ -41,7 +41,7 @@ check_cut = Exercise(
     answers=2,
     judge=judged(
         fault_of_cut,
-        "seven nests of tensors are cut evenly, as views, and joined again; torn ones are refused.",
+        "eight nests of tensors are cut evenly, as views, and joined again; torn ones are refused.",
     ),
     mistakes=famous(
         (scatter, gather),
@@ -134,7 +134,7 @@ check_cut = Exercise(
         },
     ),
 )
-"""Exercise 1: (scatter, gather) for seven kinds of nests, 1 to 10 rows, 1 to 6 chunks, and for unequal lengths."""
+"""Exercise 1: (scatter, gather) for eight kinds of nests, 1 to 10 rows, 1 to 6 chunks, and for unequal lengths."""
 
 
 # ---- exercise 2: accumulate

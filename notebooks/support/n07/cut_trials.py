@@ -39,6 +39,7 @@ def nest_of(kind: str, rows: int) -> Any:
             "text": {"ids": numbered(rows, 2), "mask": mask},
             "y": (y, y.clone()),
         },
+        '[{"a": ({"b": [x, (y,)]}, mask)}]': [{"a": ({"b": [x, (y,)]}, mask)}],
         '(x, {"mask": mask, "scale": 0.5, "of": "train", "weight": None})': (
             x,
             {"mask": mask, "scale": 0.5, "of": "train", "weight": None},
@@ -54,6 +55,7 @@ KINDS = (
     '{"x": x, "y": y}',
     "[x, (mask, y)]",
     '{"x": x, "text": {"ids": ids, "mask": mask}, "y": (y, y)}',
+    '[{"a": ({"b": [x, (y,)]}, mask)}]',
     '(x, {"mask": mask, "scale": 0.5, "of": "train", "weight": None})',
 )
 

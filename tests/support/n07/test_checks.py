@@ -109,6 +109,13 @@ def renamed_keys(batch, chunks):
     return [sorted(part) if isinstance(part, dict) else part for part in scatter(batch, chunks)]
 
 
+def two_levels(batch, chunks):
+    """Leave alone what stands deeper."""
+    if isinstance(batch, list) and isinstance(batch[0], dict):
+        return [batch for _ in scatter(batch, chunks)]
+    return scatter(batch, chunks)
+
+
 def in_place(batch, chunks):
     parts = scatter(batch, chunks)
     if isinstance(batch, dict):
@@ -132,6 +139,10 @@ def slices_the_number(parts):
         (only_tuples, "scatter of x, 6 rows, into 4: micro-batch 0: built as (·,), expected ·"),
         (renamed_keys, "built as [·, ·], expected {x: ·, y: ·}"),
         (lambda batch, chunks: tuple(scatter(batch, chunks)), "expected a list of micro-batches, got a tuple"),
+        (
+            two_levels,
+            'scatter of [{"a": ({"b": [x, (y,)]}, mask)}], 6 rows, into 4: expected micro-batches of 2, 2, 1, 1',
+        ),
         (in_place, "6 rows, into 4: the mini-batch itself is no longer what it was"),
         (lambda batch, chunks: [iter(part) for part in scatter(batch, chunks)], "tuple_iterator"),
     ],

@@ -225,7 +225,9 @@ serve = worker
 @contextmanager
 def spawn_workers(devices):
     """Start a worker per device (on a CPU: per partition), hand out (in_queues, out_queues), and end them."""
-    keys = [j if device.type == "cpu" else device for j, device in enumerate(devices)]
+    keys = [
+        j if device.type == "cpu" else (device.type, device.index or 0) for j, device in enumerate(devices)
+    ]
     pairs = {key: (SimpleQueue(), SimpleQueue()) for key in keys}
     threads = [Thread(target=serve, args=pair, daemon=True) for pair in pairs.values()]
     for thread in threads:

@@ -9,6 +9,8 @@ from itertools import zip_longest
 from typing import Any
 
 from support.kit.exercise import Exercise
+from support.kit.judged import judged
+from support.kit.mistakes import famous
 from support.kit.verdict import Verdict
 from support.n09.answers import (
     at_the_end,
@@ -16,17 +18,19 @@ from support.n09.answers import (
     from_the_last,
     lists,
     putting,
+    run_plan,
     serve,
     spawning,
     take,
     worker_that,
 )
+from support.n09.guesses import guess_arrival as guess_arrival
 from support.n09.guesses import guess_backward as guess_backward
-from support.n09.guesses import guess_clocks as guess_clocks
 from support.n09.guesses import guess_grad as guess_grad
 from support.n09.guesses import guess_late as guess_late
 from support.n09.guesses import guess_size as guess_size
 from support.n09.guesses import guess_streams as guess_streams
+from support.n09.plans import fault_of_devices, fault_of_plan
 from support.n09.trials import FALSY, SHARED, Sight, ask_scheduler, ask_spawn, ask_worker
 
 PATIENCE = 1.5  # seconds until a thread that has nothing to wait for counts as stuck
@@ -70,9 +74,9 @@ def _known(exercise: Exercise, known: Any, case: Sequence[str]) -> list[str]:
 
 def _told(case: Sequence[str]) -> str:
     """Say on which devices workers are wanted, or what the tasks of a case do."""
-    if ":" in case[0] or case[0] == "cpu":
+    if case[0].startswith(("cpu", "cuda")):
         return "for " + ", ".join(case)
-    words = ("works", "idle", FALSY, SHARED)
+    words = ("works", "late", "idle", FALSY, SHARED)
     return "tasks that do this: " + ", ".join(k if k in words else f"raises {k}" for k in case)
 
 
@@ -81,7 +85,11 @@ check_worker = Exercise(
     reference=serve,
     view=lambda worker: lambda case: ask_worker(worker, case, PATIENCE),
     judge=watched(
-        ("works",), ("works", "ValueError", "works"), ("SystemExit", "works"), ("works", FALSY, "works")
+        ("works",),
+        ("works", "ValueError", "works"),
+        ("SystemExit", "works"),
+        ("KeyboardInterrupt", "works"),
+        ("works", FALSY, "works"),
     ),
     praise="every answer, every error and the end are right in {count} runs",
     mistakes={
@@ -91,6 +99,9 @@ check_worker = Exercise(
             goes_on=lambda ok: ok
         ),
         "SystemExit is no Exception, but a BaseException: the worker dies.": worker_that(caught=Exception),
+        "Ctrl-C, KeyboardInterrupt, is no Exception either: catch what both have in common, BaseException.": (
+            worker_that(caught=(Exception, SystemExit))
+        ),
         "None is no task: without this rule the thread never ends.": worker_that(over=lambda task: False),
         "One task and gone: a worker is a loop.": worker_that(goes_on=lambda ok: False),
         "finalize belongs to the scheduler's thread: there it happens in order.": worker_that(finalized),
@@ -117,7 +128,11 @@ check_spawn_workers = Exercise(
     reference=spawning(),
     view=lambda spawn: lambda case: ask_spawn(spawn, case, PATIENCE),
     judge=watched(
-        ("cpu", "cpu", "cpu"), ("cpu", "cpu", "leaves by an error"), ("cuda:0", "cuda:1", "cuda:0")
+        ("cpu", "cpu", "cpu"),
+        ("cpu", "cpu", "leaves by an error"),
+        ("cpu", "cpu", "leaves by Ctrl-C"),
+        ("cuda:0", "cuda:1", "cuda:0"),
+        ("cuda", "cuda:0", "cuda:1"),
     ),
     praise="threads, queues and the end are right for {count} lists of devices",
     mistakes={
@@ -125,12 +140,18 @@ check_spawn_workers = Exercise(
         "The threads are never told to end: put a None for each.": spawning(none=False, join=False),
         "You do not wait for the threads: they still work when the caller goes on.": spawning(join=False),
         "An error in the body skips what stands after the yield: try … finally.": spawning(always=False),
+        "Ctrl-C is no Exception: whatever leaves the body, the workers must end.": spawning(
+            always=False, ends_after=Exception
+        ),
         "One worker for all CPU partitions: nothing overlaps on a CPU.": spawning(lambda j, device: device),
         "Two partitions on one CUDA device share a worker and its queues.": spawning(lambda j, device: j),
         "Hand out two lists, not a pair for each partition.": spawning(hand=lambda pairs: pairs),
         "You wait for threads that nobody has told to end: None first, then join().": spawning(none=False),
         "The queues are crossed: workers take tasks from where answers belong.": spawning(crossed=True),
         "Yield an entry per partition, not per worker.": spawning(hand=lambda x: lists(dict.fromkeys(x))),
+        "cuda and cuda:0 are one device: one worker.": spawning(
+            lambda j, device: j if device.type == "cpu" else device
+        ),
         "cuda:0 and cuda:1 are two devices: a worker each.": spawning(lambda j, d: d.index is None and j),
         "You throw away tasks that wait: a None behind them lets them be done.": spawning(empties=True),
     },
@@ -147,6 +168,7 @@ check_run_clock = Exercise(
         ("works", "ValueError", "works"),
         ("ValueError", "RuntimeError"),
         ("works", "works", SHARED),
+        ("late", "works", "works"),
     ),
     praise="what ran at the same time, what came back and what was raised are right in {count} clocks",
     mistakes={
@@ -175,5 +197,53 @@ check_run_clock = Exercise(
         "Two partitions share a queue: its first answer belongs to the task that you put first.": putting(
             from_the_last
         ),
+    },
+)
+
+
+check_run_plan = Exercise(
+    "run_plan",
+    reference=run_plan,
+    judge=judged(
+        lambda answer: fault_of_plan(answer, PATIENCE),
+        "outputs, meetings and threads are right in all plans, also on devices that share a worker.",
+    ),
+    mistakes=famous(
+        run_plan,
+        {
+            "The names i and j are looked up when the task runs: by then the loop has gone on.": (
+                "partial(compute, values[i], i, j)",
+                "lambda: compute(values[i], i, j)",
+            ),
+            "A clock is handed over as a whole: only then do its tasks meet.": (
+                "done = run_clock(tasks, in_queues, out_queues)",
+                "done = {j: run_clock({j: task}, in_queues, out_queues)[j] for j, task in tasks.items()}",
+            ),
+            "Work on a copy of the list: the caller still has a use for the inputs.": (
+                "list(batches)",
+                "batches",
+            ),
+            "Partition j takes what partition j - 1 has made, not the input of the model.": (
+                "compute, values[i]",
+                "compute, batches[i]",
+            ),
+            "Put it into a task: what you call yourself runs in the scheduler's thread.": (
+                "done = run_clock(tasks, in_queues, out_queues)",
+                "done = {j: task.compute() for j, task in tasks.items()}",
+            ),
+        },
+    ),
+)
+
+
+check_devices = Exercise(
+    "my_devices",
+    reference=["cuda:0", "cuda:0"],
+    judge=judged(fault_of_devices, "backwards gives the partitions on one device each other's answers."),
+    mistakes={
+        "Every partition has queues of its own there: the order of the answers doesn't matter.": [
+            "cpu",
+            "cpu",
+        ]
     },
 )

@@ -22,6 +22,12 @@ from support.n09.answers import Queues, Scheduler, Worker, worker_that
 
 FALSY = "works, but bool(task) is False"
 SHARED = "all partitions share a queue"
+BY_AN_ERROR = {"leaves by an error": KeyError, "leaves by Ctrl-C": KeyboardInterrupt}
+ERRORS: dict[str, type[BaseException]] = {
+    "ValueError": ValueError,
+    "SystemExit": SystemExit,
+    "KeyboardInterrupt": KeyboardInterrupt,
+}
 
 
 class ProbeTask:
@@ -35,7 +41,7 @@ class ProbeTask:
         self.ran_in = ""
         self.computed = 0
         self.finalized: list[tuple[ProbeTask, object]] = []  # run_clock: one list for all tasks of a clock
-        self.error = {"ValueError": ValueError, "SystemExit": SystemExit}.get(kind, RuntimeError)(label)
+        self.error = ERRORS.get(kind, RuntimeError)(label)
 
     def compute(self) -> str:
         """Wait for the tasks that should run at the same time; then return the name of the batch, or raise."""
@@ -49,7 +55,7 @@ class ProbeTask:
         if self.kind not in ("works", "late", FALSY):
             raise self.error
         if self.kind == "late":  # somebody who does not wait for the worker is gone before this returns
-            threading.Event().wait(0.05)
+            threading.Event().wait(0.1)
         return f"batch of {self.label}"
 
     def __bool__(self) -> bool:
@@ -97,13 +103,25 @@ def _describe(answer: object, task: ProbeTask) -> str:
             whose, batch = payload
             extra = " (finalized in the worker)" if task.finalized else ""
             extra += f" (computed {task.computed} times)" * (task.computed > 1)
-            known = whose is task and batch == f"batch of {task.label}"
-            return f"True, {task.label} and its batch{extra}" if known else f"True, {batch!r} of another task"
+            if whose is task and batch == f"batch of {task.label}":
+                return f"True, {task.label} and its batch{extra}"
+            return f"True, {_of(whose)} and {_of(batch)}"
         kind, error, trace = payload
+        if error is not task.error and error.args != task.error.args:
+            return f"False, the {kind.__name__} of {error.args[0] if error.args else 'nobody'}, not of {task.label}"
         whose = "its" if error is task.error and kind is type(error) else "another"
         return f"False, {whose} {kind.__name__}" + " without a traceback" * (trace is None)
     except (TypeError, ValueError, AttributeError):
         return f"an answer of another form: {_form(answer)}"
+
+
+def _of(value: object) -> str:
+    """Name one of the two that come with True: a task, a batch, or what is neither."""
+    if isinstance(value, ProbeTask):
+        return value.label
+    if callable(value):
+        return "a function that nobody has called"
+    return f"{value}" if isinstance(value, str) else repr(value)
 
 
 def _form(value: object) -> str:
@@ -155,11 +173,15 @@ class _Spawning:
     def __init__(self, spawn: Callable[..., Any], case: Sequence[str], patience: float) -> None:
         self.spawn = spawn
         self.patience = patience
-        self.by_an_error = case[-1] == "leaves by an error"
-        self.error = KeyError("of the body")
-        self.devices = [torch.device(name) for name in case if ":" in name or name == "cpu"]
+        self.by_an_error = case[-1] in BY_AN_ERROR
+        self.error = BY_AN_ERROR.get(case[-1], KeyError)("of the body")
+        self.entered = False
+        self.devices = [torch.device(name) for name in case if name not in BY_AN_ERROR]
         # partitions on one device that is not the CPU share a worker
-        self.keys = [j if device.type == "cpu" else device for j, device in enumerate(self.devices)]
+        self.keys = [
+            j if device.type == "cpu" else (device.type, device.index or 0)
+            for j, device in enumerate(self.devices)
+        ]
         meeting = Barrier(len(set(self.keys)), timeout=patience / 2)
         self.probes = [
             ProbeTask(f"task {j}", "works", meeting if j == self.keys.index(key) else None)
@@ -173,7 +195,9 @@ class _Spawning:
         """Run it; it may take twice the patience."""
         with self.aside:
             if not self.aside.over(2 * self.patience):
-                return Sight([*self.said, "the with never ended"], self.aside)
+                return Sight(
+                    [*self.said, f"the with never {'ended' if self.entered else 'began'}"], self.aside
+                )
         if self.aside.error:
             self.said.append(self.aside.end)
         return Sight(self.said, self.aside)
@@ -185,13 +209,16 @@ class _Spawning:
                 self.said.append(NO_RETURN)
                 return
             with context as queues:
+                self.entered = True
                 if isinstance(queues, Sequence) and len(queues) == 2:
                     self._use(*queues)
                 else:
                     self.said.append("handed out something else than two lists of queues")
                 if self.by_an_error:
                     raise self.error
-        except KeyError as error:
+            if self.by_an_error:
+                self.said.append(f"the body's {type(self.error).__name__} is swallowed")
+        except BaseException as error:
             if error is not self.error:
                 raise
             self.said.append(f"the body's {type(error).__name__} got out")
@@ -268,7 +295,9 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     if left is None:
         left = answers_left()
     said = [f"computed {met}", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
-    if all(kind in ("works", "idle") for kind in kinds):  # after an error the run is over, finalized or not
+    if all(
+        kind in ("works", "late", "idle") for kind in kinds
+    ):  # after an error the run is over, finalized or not
         right = [task.label for task, batch in finalized if batch == f"batch of {task.label}"]
         said.append(f"finalized: {', '.join(right) or 'none'}")
     return Sight(said, aside)

@@ -9,6 +9,7 @@ import torch
 
 from lib.pipeline.worker import worker as lib_worker
 from support.n09 import checks as n09
+from support.n09.answers import by_arrival, putting
 from support.n09.trials import ask_scheduler
 
 
@@ -96,7 +97,7 @@ def endless():
         (n09.check_spawn_workers, "An error in the body", "for cpu, cpu, leaves by an error. Expected: threads alive"),
         (n09.check_spawn_workers, "Two partitions", "for cuda:0, cuda:1, cuda:0. Expected: 3 in_queues, 2 different"),
         (n09.check_spawn_workers, lambda devices: nullcontext(([], [])), "seen: 0 in_queues, 0 different"),
-        (n09.check_spawn_workers, lambda devices: endless(), "seen: the with never ended"),
+        (n09.check_spawn_workers, lambda devices: endless(), "seen: the with never began"),
         (n09.check_worker, lambda *queues: endless(), "seen: no answer to task 0"),
         (n09.check_run_clock, lambda *all_of_it: endless(), "seen: still waiting for an answer"),
         (n09.check_run_clock, "You wait for each", "seen: computed one at a time"),
@@ -141,3 +142,13 @@ def test_a_stub_that_wears_a_decorator_is_untouched():
         raise NotImplementedError
 
     assert n09.check_spawn_workers(spawn_workers).status == "open"
+
+
+def test_to_finalize_in_the_order_of_arrival_is_refused_every_time():
+    assert all(n09.check_run_clock(putting(by_arrival)).status == "wrong" for _ in range(3))
+
+
+def test_devices_that_share_a_worker_break_the_scheduler_that_goes_backwards_and_others_do_not():
+    assert n09.check_devices(["cuda", "cuda:0"])
+    assert n09.check_devices(["cpu", "cuda:1", "cuda:1"])
+    assert n09.check_devices(["cuda:0", "cuda:1"]).status == "wrong"

@@ -1,0 +1,123 @@
+"""What is wrong with a run of a whole plan, and with devices that shall break a scheduler (notebook 09)."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from threading import Barrier, BrokenBarrierError, current_thread
+from typing import Any, TypeAlias
+
+import torch
+
+from support.built import Task, clock_cycles, run_clock, spawn_workers
+from support.kit.judged import Fault
+from support.kit.raised import in_case
+from support.kit.threads import Aside
+from support.kit.values import NO_RETURN
+
+PLANS = ((4, 2, "cpu"), (2, 3, "cpu"), (1, 1, "cpu"), (3, 2, "cuda:0"))
+"""Micro-batches, partitions, and on which device they all are."""
+Route: TypeAlias = tuple[Any, ...]
+ClockRunner: TypeAlias = Callable[..., dict[int, Any]]
+
+
+class _Partitions:
+    """Note through which partitions a micro-batch goes, in which thread, and whether the tasks of a clock meet."""
+
+    def __init__(self, m: int, n: int, patience: float, *, together: bool) -> None:
+        self.here = current_thread()
+        self.in_the_scheduler = False
+        self.alone = False
+        clocks = clock_cycles(m, n)
+        self.meetings = [Barrier(len(clock), timeout=patience / 2) for clock in clocks] if together else []
+
+    def compute(self, x: Route, i: int, j: int) -> Route:
+        """Return the way of a micro-batch, one partition longer."""
+        if current_thread().name == "scheduler":
+            self.in_the_scheduler = True
+            return (*x, j)
+        try:
+            if self.meetings:
+                self.meetings[i + j].wait()
+        except BrokenBarrierError:
+            self.alone = True
+        return (*x, j)
+
+
+def fault_of_plan(run_plan: Callable[..., Any], patience: float) -> str:
+    """Say what is wrong with the runs of some plans, "" if nothing."""
+    for m, n, device in PLANS:
+        case = f"{m} micro-batches, {n} partitions, each on {device}"
+        with in_case(case):
+            fault = _fault_in(run_plan, m, n, device, patience)
+        if fault:
+            return Fault(f"{case}: {fault}", fault)
+    return ""
+
+
+def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, patience: float) -> str:
+    batches: list[Route] = [(f"x{i}",) for i in range(m)]
+    given = list(batches)
+    partitions = _Partitions(m, n, patience, together=device == "cpu")
+
+    def work() -> object:
+        current_thread().name = "scheduler"
+        with spawn_workers([torch.device(device)] * n) as queues:
+            return run_plan(partitions.compute, given, n, *queues)
+
+    with Aside(work) as aside:
+        if not aside.over(4 * patience):
+            return "it never ended."
+    if aside.error is not None:
+        raise aside.error
+    result = aside.runs[0].result
+    if result is None:
+        return NO_RETURN
+    if partitions.in_the_scheduler:
+        return "a partition was computed in the scheduler's thread."
+    if partitions.alone:
+        return "the tasks of a clock did not meet."
+    if given != batches:
+        return "the list of inputs was changed."
+    wanted = [(*x, *range(n)) for x in batches]
+    if not isinstance(result, (list, tuple)) or list(result) != wanted:
+        return _way_of(result, wanted)
+    return ""
+
+
+def _way_of(result: object, wanted: list[Route]) -> str:
+    if not isinstance(result, (list, tuple)) or len(result) != len(wanted):
+        return f"a list of {len(wanted)} outputs is expected, not {result!r}."
+    i = next(i for i, way in enumerate(wanted) if result[i] != way)
+    return f"output {i} is {_told(result[i])}; expected {_told(wanted[i])}."
+
+
+def _told(way: Any) -> str:
+    return " → ".join(map(str, way)) if isinstance(way, tuple) else repr(way)
+
+
+def backwards(tasks, in_queues, out_queues):  # type: ignore[no-untyped-def]  # word for word as the notebook has it
+    """Put all, then take the answer of the last partition first."""
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    answers = {j: out_queues[j].get() for j in reversed(tasks)}
+    return {j: answers[j][1][1] for j in tasks}
+
+
+def values_on(devices: list[str], schedule: ClockRunner = backwards) -> dict[int, str]:
+    """Return what a scheduler gives each of these partitions; each task makes "batch of j"."""
+    with spawn_workers([torch.device(name) for name in devices]) as queues:
+        tasks = {j: Task(None, compute=partial("batch of {}".format, j)) for j in range(len(devices))}
+        return schedule(tasks, *queues)
+
+
+def fault_of_devices(devices: list[str]) -> str:
+    """Say why these devices don't break `backwards`, "" if they do."""
+    if not isinstance(devices, (list, tuple)) or not all(isinstance(name, str) for name in devices):
+        return f"a list of names such as 'cpu' is expected, not {devices!r}."
+    seen = values_on(list(devices))
+    if seen == values_on(list(devices), run_clock):
+        return Fault(f"on {', '.join(devices)} the values are right: {seen}.", "right")
+    return ""

@@ -194,7 +194,9 @@ def test_the_list_measures_nothing_and_needs_no_jupyter(capsys):
     code = (
         "import sys, support.recordings as r; r.main(['--list']); print({'IPython', 'matplotlib'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT / "notebooks", check=True
+    )
     *lines, loaded = done.stdout.splitlines()
     assert loaded == "set()"
     assert [line.split()[0] for line in lines] == list(EVERY)

@@ -140,7 +140,7 @@ check_pooled = Exercise(
     methods=("__iter__", "__len__"),
     judge=judged(
         pools.fault_of_pools,
-        "two epochs in each of six cases: every index once, one pool a batch, cut to waste least, and len()",
+        "two epochs in each of eight cases: every index once, one pool a batch, cut to waste least, and len()",
     ),
     mistakes=famous(
         PooledBatches,

@@ -19,6 +19,7 @@ from support.n11.figures import BACKWARD_CONTROLS, draw_backward
 from support.n14.figures import INTERLEAVING_CONTROLS, draw_interleaving
 from support.n14.solved import forwards_ahead
 from tests.sizes import size
+from tools.project import ROOT
 
 
 def every_color() -> Figure:
@@ -68,5 +69,7 @@ def test_fills_keep_their_colours_and_hardly_any_dot_differs_by_much(draw: Calla
 def test_a_figure_gives_the_same_bytes_in_another_process() -> None:
     program = "from support.n03.figures import draw_mechanism; from lib.show.style import png; import sys;"
     program += "sys.stdout.buffer.write(png(draw_mechanism()))"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT / "notebooks"
+    ).stdout
     assert said == png(draw_mechanism())

@@ -237,3 +237,21 @@ def empties_what_it_was_given(self):
 )
 def test_passes_may_overlap_and_the_sampler_may_be_a_list_that_stays_as_it_is(iterate, said):
     is_told(n02.check_pooled, [with_methods(solved.PooledBatches, __iter__=iterate)], said)
+
+
+def cut_evenly(self):
+    order = [*self.sampler]
+    size = self.pool * self.batch_size
+    for start in range(0, len(order), size):
+        part = sorted(order[start : start + size], key=lambda i: self.lengths[i])
+        for batch in np.array_split(part, -(-len(part) // self.batch_size)):
+            yield batch.tolist()
+
+
+def test_a_last_pool_that_is_cut_evenly_has_two_short_batches():
+    is_told(n02.check_pooled, [with_methods(solved.PooledBatches, __iter__=cut_evenly)], pools.SIZE)
+
+
+def test_a_length_that_python_rounds_to_the_even_number_is_one_too_many():
+    rounded = lambda self: round(len(self.sampler) / self.batch_size + 0.5) if len(self.sampler) else 0  # noqa: E731
+    is_told(n02.check_pooled, [with_methods(solved.PooledBatches, __len__=rounded)], pools.LEN)

@@ -123,7 +123,6 @@ def test_a_device_is_started_by_notebooks_01_09_and_13_alone_and_by_their_soluti
         "notebooks/01_loading_pipeline.ipynb",
         "notebooks/09_streams_tasks_workers.ipynb",
         "notebooks/13_cuda_streams.ipynb",
-        "notebooks/solutions/09_streams_tasks_workers.ipynb",
         "notebooks/solutions/13_cuda_streams.ipynb",
     ]
 

@@ -189,6 +189,7 @@ class _Spawning:
         ]
         self.waiting = [ProbeTask(f"last task {number}", "late") for number in range(2 * len(self.keys))]
         self.said: list[str] = []
+        self.left: int | None = None  # threads that are alive just behind the with
         self.aside = Aside(self._work)
 
     def sight(self) -> Sight:
@@ -198,6 +199,8 @@ class _Spawning:
                 return Sight(
                     [*self.said, f"the with never {'ended' if self.entered else 'began'}"], self.aside
                 )
+            if self.left is not None:
+                self._look_at_the_end(self.left)
         if self.aside.error:
             self.said.append(self.aside.end)
         return Sight(self.said, self.aside)
@@ -222,7 +225,7 @@ class _Spawning:
             if error is not self.error:
                 raise
             self.said.append(f"the body's {type(error).__name__} got out")
-        self._look_at_the_end()
+        self.left = sum(thread.is_alive() for thread in self.aside.started)
 
     def _use(self, in_queues: Queues, out_queues: Queues) -> None:
         many = [(len(queues), len({id(queue) for queue in queues})) for queues in (in_queues, out_queues)]
@@ -241,9 +244,9 @@ class _Spawning:
         for probe, in_queue in zip(self.waiting, [*in_queues, *in_queues], strict=True):
             in_queue.put(probe)  # nobody takes the answers: leaving must not depend on it
 
-    def _look_at_the_end(self) -> None:
-        left = sum(thread.is_alive() for thread in self.aside.started)
-        later = len(self.aside.left(0.2))
+    def _look_at_the_end(self, left: int) -> None:
+        # Not in the reader's own time: on a busy machine a thread may need long to end.
+        later = len(self.aside.left(0.5))
         for_good = f", and for good: {later}" if left else ""
         self.said.append(f"threads alive after the with: {left}{for_good}")
         computed = all(probe.computed for probe in self.waiting)

@@ -224,7 +224,8 @@ EACH: dict[str, Callable[[Tensor], Tensor]] = {
     "same": lambda x: x,
     "flatten": lambda x: x.flatten(1),
     "half": lambda x: x[:, :2].repeat(1, 2),
-    "columns": lambda x: x.t().contiguous().t(),
+    # a copy in any case: of a single row, contiguous() makes none, and a layer would do something else in micro-batches
+    "columns": lambda x: x.t().clone(memory_format=torch.contiguous_format).t(),
     "view": lambda x: x.view(-1).view(x.shape) if x.is_contiguous() else x[:],
     "zero": lambda x: x * 0,
     "fills": Fills.apply,

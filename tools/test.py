@@ -6,7 +6,8 @@
     make prove           what is larger than the suite needs: tests marked `prove`, and full sizes (tests/sizes.py)
 
 Two cores share everything: four processes, since many a test waits for a rank or a browser. So whatever is compared
-must hold on a busy machine too; what a notebook only measures is shown, not compared.
+must hold on a busy machine too; what a notebook only measures is shown, not compared. The simulated GPUs run beside the
+other steps: a kernel there takes its time and hardly any of the processor's.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 import psutil
 
@@ -58,11 +61,16 @@ RUN = ("save", "export")
 
 @dataclass
 class SuiteStep:
-    """One call of pytest: what it is about, its arguments, and the minutes after which it hangs."""
+    """One call of pytest: what it is about, its arguments, and the minutes after which it hangs.
+
+    beside: whether it runs beside the other steps, since its processes mostly wait. Such steps follow one another, and
+    what they print comes at the end.
+    """
 
     name: str
     arguments: list[str]
     minutes: float
+    beside: bool = False
 
 
 def units() -> list[str]:
@@ -85,13 +93,18 @@ def cells(paths: list[Path]) -> SuiteStep:
 
 
 def simulated() -> SuiteStep:
-    """Return the step of the simulated GPUs: once started, they change torch for the whole process."""
-    return SuiteStep("simulated GPUs", ["tests/lib/simulated", "--simulated", "-n", "2", "--dist", "worksteal"], 15)
+    """Return the step of the simulated GPUs: once started, they change torch for the whole process.
+
+    Their kernels take the time that they were given, which is not the processor's.
+    """
+    arguments = ["tests/lib/simulated", "--simulated", "-n", "2", "--dist", "worksteal"]
+    return SuiteStep("simulated GPUs", arguments, 20, beside=True)
 
 
 def on_simulated_gpus() -> SuiteStep:
     """Return the step of the tests that want a GPU: on simulated ones, which are others than those of `simulated`."""
-    return SuiteStep("GPU tests, simulated", ["tests/gpu", "--simulated", "-n", "2", "--dist", "load"], 15)
+    arguments = ["tests/gpu", "--simulated", "-n", "2", "--dist", "load"]
+    return SuiteStep("GPU tests, simulated", arguments, 20, beside=True)
 
 
 def everything() -> list[SuiteStep]:
@@ -140,14 +153,14 @@ def about(names: list[str]) -> list[SuiteStep]:
     ]
 
 
-def run_step(step: SuiteStep, report: Path) -> int:
-    """Run one step; return pytest's exit code, 124 when its time is up."""
+def run_step(step: SuiteStep, report: Path, printed: TextIO | None = None) -> int:
+    """Run one step, printing into `printed` if there is one; return pytest's exit code, 124 when its time is up."""
     command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *step.arguments]
-    print(f"\n=== {step.name} ===", flush=True)
+    print(f"\n=== {step.name} ===", file=printed, flush=True)
     paths = os.pathsep.join(filter(None, [str(QUICK), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": paths}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles all of lib and of the tests
-    process = subprocess.Popen(command, cwd=ROOT, env=environment)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=printed, stderr=printed)
     try:
         return process.wait(60 * step.minutes)
     except subprocess.TimeoutExpired:
@@ -224,6 +237,49 @@ def ended(code: int) -> str:
     return f" (pytest ended with {code})" if code > 1 else ""
 
 
+class Ran(NamedTuple):
+    """What came of a step."""
+
+    step: SuiteStep
+    code: int
+    counts: tuple[int, int, int]
+    seconds: float
+    report: Path
+
+    def __str__(self) -> str:
+        passed, failed, skipped = self.counts
+        counted = f"{passed:6} passed {failed:4} failed {skipped:4} skipped"
+        return f"{self.step.name:<32} {counted} {self.seconds:6.0f} s{ended(self.code)}"
+
+
+def ran(step: SuiteStep, folder: Path, printed: TextIO | None = None) -> Ran:
+    """Run a step, with its report in a folder, and return what came of it."""
+    start = time.monotonic()
+    report = folder / f"{step.name}.xml"
+    code = run_step(step, report, printed)
+    passed, failed, skipped = counts(report)
+    if code and not failed:  # collection failed, nothing ran, or time was up
+        failed = 1
+    return Ran(step, code, (passed, failed, skipped), time.monotonic() - start, report)
+
+
+def run_all(steps: list[SuiteStep], folder: Path) -> list[Ran]:
+    """Run the steps one after another, and beside them, also one after another, those that mostly wait."""
+    beside = [step for step in steps if step.beside]
+    others = [step for step in steps if not step.beside]
+    with ThreadPoolExecutor(1) as aside, (folder / "printed.txt").open("w+", encoding="utf-8") as printed:
+        waiting = [aside.submit(ran, step, folder, printed) for step in beside]
+        done = []
+        for step in others:
+            if step.name == WIDGETS:
+                get_browser()
+            done.append(ran(step, folder))
+        done += [future.result() for future in waiting]
+        printed.seek(0)
+        print(printed.read(), flush=True)
+    return done
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run every step, whatever the others did; return 1 when anything failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -231,31 +287,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--fast", action="store_true", help="no notebook, no browser, no real ranks")
     parser.add_argument("--prove", action="store_true", help="what is larger than the suite needs, in its full size")
     options = parser.parse_args(arguments)
-    rows: list[str] = []
-    sums = [0, 0, 0]
-    codes: list[int] = []
-    reports: list[Path] = []
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="idt-test-") as folder:
-        for number, step in enumerate(planned(options)):
-            start = time.monotonic()
-            report = Path(folder, f"{number}.xml")
-            reports.append(report)
-            if step.name == WIDGETS:
-                get_browser()
-            code = run_step(step, report)
-            codes.append(code)
-            passed, failed, skipped = counts(report)
-            if code and not failed:  # collection failed, nothing ran, or time was up
-                failed = 1
-            sums = [a + b for a, b in zip(sums, (passed, failed, skipped), strict=True)]
-            seconds = time.monotonic() - start
-            rows.append(
-                f"{step.name:<32} {passed:6} passed {failed:4} failed {skipped:4} skipped {seconds:6.0f} s{ended(code)}"
-            )
-        print(f"\nthe {SLOWEST} slowest tests:\n" + "\n".join(slowest(reports)))
-    print("\n" + "\n".join(rows))
-    print("total: {} passed, {} failed, {} skipped".format(*sums), flush=True)
-    return 1 if any(codes) else 0
+        done = run_all(planned(options), Path(folder))
+        print(f"\nthe {SLOWEST} slowest tests:\n" + "\n".join(slowest([one.report for one in done])))
+    print("\n" + "\n".join(map(str, done)))
+    passed, failed, skipped = map(sum, zip(*(one.counts for one in done), strict=True))
+    print(f"together {time.monotonic() - start:.0f} s")
+    print(f"total: {passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    return 1 if any(one.code for one in done) else 0
 
 
 if __name__ == "__main__":

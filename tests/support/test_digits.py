@@ -57,7 +57,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
 
 
 def test_ranks_that_start_at_once_write_one_folder(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # each has imported all: they begin at the same moment
     with context.Pool(3) as pool:
         written = pool.map(write_digits, [tmp_path / "digits"] * 3)
     assert written == [tmp_path / "digits"] * 3

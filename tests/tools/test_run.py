@@ -4,6 +4,7 @@ import math
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,9 +69,32 @@ def test_any_step_that_fails_fails_the_whole(monkeypatch, capsys, codes, expecte
         suite, "everything", lambda: [suite.SuiteStep("first", [], 1), suite.SuiteStep("second", [], 1)]
     )
     answers = iter(codes)
-    monkeypatch.setattr(suite, "run_step", lambda step, file: next(answers))
+    monkeypatch.setattr(suite, "run_step", lambda step, file, printed: next(answers))
     assert suite.main([]) == expected
     assert f"total: 0 passed, {expected} failed, 0 skipped" in capsys.readouterr().out
+
+
+def test_what_mostly_waits_runs_beside_the_other_steps_and_is_printed_and_counted_at_the_end(monkeypatch, capsys):
+    has_begun = threading.Event()
+    may_end = threading.Event()
+
+    def run_step(step, report, printed):
+        if step.beside:
+            has_begun.set()
+            assert may_end.wait(60), "the other step did not run meanwhile"
+            print("a failure, told", file=printed)
+            return 1
+        assert has_begun.wait(60)
+        may_end.set()
+        return 0
+
+    monkeypatch.setattr(suite, "run_step", run_step)
+    monkeypatch.setattr(
+        suite, "everything", lambda: [suite.SuiteStep("other", [], 1), suite.SuiteStep("waits", [], 1, beside=True)]
+    )
+    assert suite.main([]) == 1
+    told = capsys.readouterr().out
+    assert told.index("a failure, told") < told.index("total: 0 passed, 1 failed, 0 skipped")
 
 
 HANGS = """

@@ -104,6 +104,7 @@ def test_every_test_that_loops_over_makers_passes_with_it():
     assert ran.returncode == 0, ran.stdout
 
 
+@pytest.mark.prove
 def test_every_loop_of_a_test_over_makers_has_it():
     found = pytest_with_the_toy("--collect-only", *LOOPING)
     assert found.returncode == 0, found.stdout

@@ -167,7 +167,7 @@ def state_shared(clear):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("check", [n01.check_order, n01.check_loader])
+@pytest.mark.parametrize("check", [n01.check_order, pytest.param(n01.check_loader, marks=pytest.mark.prove)])
 def test_a_buffer_that_two_loops_share_is_told_so(monkeypatch, check):
     monkeypatch.setattr(on_processes, "PATIENCE", 3.0)  # it is more where a right loader is slow now
     verdict = check(*state_shared(clear=True))

@@ -20,6 +20,7 @@ from lib.arguments import integer
 from lib.pipeline.skip_tracker import SkipTracker, use_skip_tracker
 from lib.runtime.device import Device, accelerators, has_streams, synchronize
 from lib.runtime.microbatch import Batch, TensorOrTensors, scatter
+from lib.runtime.no_gradient import leads_back
 from lib.saved import LiveTensors
 
 
@@ -97,7 +98,7 @@ def profile_times(module: nn.Sequential, sample: TensorOrTensors, timeout: float
                 batch = alone(batch)
                 began = _now(device)
                 batch = batch.call(layer)
-                ends = tuple(y for y in batch if y.requires_grad)
+                ends = tuple(filter(leads_back, batch))
                 if ends:
                     torch.autograd.backward(ends, tuple(y.detach() for y in ends))
                 rounds[-1].append(_now(device) - began)

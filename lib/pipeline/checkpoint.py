@@ -23,7 +23,7 @@ from lib.pipeline.watch import ModuleWatch
 from lib.runtime.dependency import fork_batch, get_phony, join_batch
 from lib.runtime.device import default_generator, has_streams
 from lib.runtime.microbatch import Batch, Function, TensorOrTensors, Tensors
-from lib.runtime.no_gradient import Passage, hand_on
+from lib.runtime.no_gradient import Passage, hand_on, leads_back
 from lib.runtime.sharing import Lending
 from lib.runtime.thread_state import Modes, PerThread, Values, during, goes_along
 
@@ -203,7 +203,7 @@ class Checkpoint(Passage):
         input, output, hidden = checkpointing.recomputed
         checkpointing.recomputed = None  # its memory is free as soon as backward is through it
         pairs = zip(output, grads, strict=True)
-        wanted = [(y, grad) for y, grad in pairs if grad is not None and y.requires_grad]
+        wanted = [(y, grad) for y, grad in pairs if grad is not None and leads_back(y)]
         # The gradient of a skip tensor may wait inside though no output has one: a layer that popped it may have
         # ignored its own input. Backward reaches it by its phony.
         wanted += [(phony, torch.zeros_like(phony)) for phony, portal in hidden if portal.grad is not None]

@@ -32,6 +32,16 @@ _Gradients = Sequence[Tensor | None]
 _TOLD = "lib: makes nothing of nothing"  # a mark in the metadata that torch keeps for each node
 
 
+def leads_back(tensor: Tensor) -> bool:
+    """Say whether backward can begin at a tensor: not where it needs no gradient, and not at a view without a graph.
+
+    Of a view that was taken in torch.no_grad() torch says that it requires grad if its base does, and then can't go
+    back from it. A plain model has no gradient there, and no error: whatever is made of the view ends at it.
+    """
+    is_graphless_view = tensor.grad_fn is None and tensor._is_view()
+    return tensor.requires_grad and not is_graphless_view
+
+
 class Passage(torch.autograd.Function):
     """A function of ours between the layers: it knows what to do without a gradient, and hands on by `hand_on`."""
 

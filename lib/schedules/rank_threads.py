@@ -30,6 +30,7 @@ from lib.runtime.device import (
     wait_stream,
 )
 from lib.runtime.microbatch import Batch
+from lib.runtime.no_gradient import leads_back
 from lib.runtime.queues import next_answer
 from lib.runtime.random_state import Seeds, listening
 from lib.runtime.recording import device_span, read
@@ -228,7 +229,7 @@ class RankThreads:
         gradients = []
         for i, batch in enumerate(batches):
             for x, g in zip(batch, self.made["B", -1, i].tensors, strict=True):
-                if x.requires_grad and g is not None:
+                if g is not None and leads_back(x):
                     inputs.append(x)
                     gradients.append(g.to(x.device))
         if inputs:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lib.runtime.dependency import get_phony, join
 from lib.runtime.microbatch import Batch, check
+from lib.runtime.no_gradient import leads_back
 from lib.runtime.sharing import Crossing, sharing
 from lib.schedules.split_backward import Grads, backward_input
 
@@ -110,7 +111,7 @@ class Stage:
         ends: list[Tensor] = []
         arriving: list[Tensor | None] = []
         for y, g in zip(outputs, grads, strict=True):
-            if y.requires_grad and g is not None:
+            if g is not None and leads_back(y):
                 ends.append(y)
                 arriving.append(g)
         return ends, arriving

@@ -229,7 +229,7 @@ REFUSALS = (
         "modified by an inplace operation|leaf Variable that requires grad is being used in an in-place"
         "|is a view and is being modified inplace",  # behind a hook, where the pipeline wants a gradient
         lambda case, planned, changed: (
-            changed or (case.writes and planned.schedule is None)
+            changed or (case.writes and (planned.schedule is None or case.has("pipeline")))
         ),  # or of views of the input
     ),
     Refusal(

@@ -9,9 +9,12 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint as torchs_checkpoint
 
 from lib.pipeline import pop, skippable, stash
+from lib.schedules import one_f_one_b, zero_bubble_h1
+from lib.schedules.executor import run
 from tests.lib.models import Function
 from tests.lib.pipeline.small_gpipes import MODES, gpipe
 from tests.lib.refusal import refuses
@@ -166,6 +169,26 @@ def test_a_checkpoint_does_not_even_begin_with_a_skip_tensor_that_nobody_used():
 
 def reentrant(y):
     return torchs_checkpoint(torch.tanh, y, use_reentrant=True)
+
+
+def seen_without_a_graph(y):
+    """Return a view of which torch says that it requires grad, as y does, and from which it can't go back."""
+    with torch.no_grad():
+        return y.view(-1).view(y.shape)
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_backward_does_not_begin_at_a_view_that_was_taken_without_a_graph(checkpoint):
+    model = gpipe(nn.Sequential(nn.Linear(3, 3), Function(seen_without_a_graph)), chunks=2, checkpoint=checkpoint)
+    model(torch.ones(4, 3)).sum().backward()
+    assert there(model) == []
+
+
+def test_nor_in_an_executor_where_the_stages_behind_it_learn_all_the_same():
+    stages = [nn.Sequential(nn.Linear(3, 3), Function(seen_without_a_graph)), nn.Linear(3, 3)]
+    for make in (one_f_one_b, zero_bubble_h1):
+        run(make(2, 2), stages, torch.ones(4, 3), torch.zeros(4, 3), mse_loss)
+        assert [there(stage) for stage in stages] == [[], ["weight", "bias"]]
 
 
 class Stops(torch.autograd.Function):

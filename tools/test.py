@@ -6,8 +6,8 @@
     make prove           what is larger than the suite needs: tests marked `prove`, and full sizes (tests/sizes.py)
 
 Two cores share everything: four processes, since many a test waits for a rank or a browser. So whatever is compared
-must hold on a busy machine too; what a notebook only measures is shown, not compared. The simulated GPUs run beside the
-other steps: a kernel there takes its time and hardly any of the processor's.
+must hold on a busy machine too; what a notebook only measures is shown, not compared. Browsers and simulated
+GPUs run beside the other steps: they take their time, and hardly any of the processor's.
 """
 
 from __future__ import annotations
@@ -107,6 +107,11 @@ def on_simulated_gpus() -> SuiteStep:
     return SuiteStep("GPU tests, simulated", arguments, 20, beside=True)
 
 
+def widgets() -> SuiteStep:
+    """Return the step that drives each page and each widget: a browser mostly waits for a kernel."""
+    return SuiteStep(WIDGETS, ["tests/browser", "-n", "3", "--dist", "worksteal"], 40, beside=True)
+
+
 def everything() -> list[SuiteStep]:
     """Return the steps of `make test`."""
     return [
@@ -114,7 +119,7 @@ def everything() -> list[SuiteStep]:
         simulated(),
         on_simulated_gpus(),
         cells(notebooks()),
-        SuiteStep(WIDGETS, ["tests/browser", "-n", "3", "--dist", "worksteal"], 40),
+        widgets(),
     ]
 
 
@@ -130,7 +135,7 @@ def prove() -> list[SuiteStep]:
     steps = [
         SuiteStep("full sizes", [*units(), *BOTH_CORES], 60),
         simulated(),
-        SuiteStep(WIDGETS, ["tests/browser", "-n", "3", "--dist", "worksteal"], 40),
+        widgets(),
     ]
     for step in steps:
         step.arguments += ["--prove", *LONGER]
@@ -256,6 +261,8 @@ def ran(step: SuiteStep, folder: Path, printed: TextIO | None = None) -> Ran:
     """Run a step, with its report in a folder, and return what came of it."""
     start = time.monotonic()
     report = folder / f"{step.name}.xml"
+    if step.name == WIDGETS:
+        get_browser()
     code = run_step(step, report, printed)
     passed, failed, skipped = counts(report)
     if code and not failed:  # collection failed, nothing ran, or time was up
@@ -269,11 +276,7 @@ def run_all(steps: list[SuiteStep], folder: Path) -> list[Ran]:
     others = [step for step in steps if not step.beside]
     with ThreadPoolExecutor(1) as aside, (folder / "printed.txt").open("w+", encoding="utf-8") as printed:
         waiting = [aside.submit(ran, step, folder, printed) for step in beside]
-        done = []
-        for step in others:
-            if step.name == WIDGETS:
-                get_browser()
-            done.append(ran(step, folder))
+        done = [ran(step, folder) for step in others]
         done += [future.result() for future in waiting]
         printed.seek(0)
         print(printed.read(), flush=True)

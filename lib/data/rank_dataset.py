@@ -10,6 +10,7 @@ of W -> of these the ones of this mini-epoch, one part of E -> those rows, read 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -61,7 +62,13 @@ class RankDataset(Dataset[Any]):
     DataLoader without workers takes what is loaded at that moment, whatever it began with. `mini_epoch_loaders` deals
     loaders that are right, or say that they no longer are.
 
-    Raises ValueError for a rank outside 0..W-1, W < 1, mini_epochs < 1, an unknown order, and what MetaFile raises.
+    Raises ValueError for a rank outside 0..W-1, W < 1, mini_epochs < 1, an unknown order, and what MetaFile raises;
+    TypeError for the name of a file in its place.
+
+    Example:
+        dataset = RankDataset(MetaFile("captions.txt"), world_size=8, rank=3, mini_epochs=8)
+        for loader in mini_epoch_loaders(dataset, epoch=0, batch_size=256, num_workers=2):
+            for rows in loader: ...
     """
 
     def __init__(
@@ -78,6 +85,8 @@ class RankDataset(Dataset[Any]):
     ) -> None:
         if order not in ("torch", "feistel"):
             raise ValueError(f"order must be 'torch' or 'feistel', not {order!r}")
+        if isinstance(meta_file, (str, bytes, os.PathLike)):  # a name has a length, too: that of its letters
+            raise TypeError(f"meta_file must be a MetaFile: write MetaFile({os.fspath(meta_file)!r})")
         self.meta_file = meta_file
         self.size = len(meta_file)
         self.world_size = integer("world_size", world_size, at_least=1)
@@ -127,6 +136,13 @@ class RankDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         return len(self.turns(self.mini_epoch))
+
+    def __repr__(self) -> str:
+        loaded = "" if self._packed is None else ", loaded"
+        return (
+            f"<RankDataset rank {self.rank} of {self.world_size}: {len(self)} of {self.size} rows, epoch {self.epoch}, "
+            f"mini-epoch {self.mini_epoch} of {self.mini_epochs}{loaded}>"
+        )
 
     # ---- the rows themselves
 

@@ -144,6 +144,10 @@ class DistributedSampler(Sampler[int]):
 
     Raises ValueError for a rank outside 0..W-1, W < 1, a negative epoch, an unknown order, or pad=False with
     drop_last=True (which contradict each other); TypeError for a dataset without a length.
+
+    Example:
+        sampler = DistributedSampler(range(10), num_replicas=4, rank=1, shuffle=False)
+        list(sampler)  # [1, 5, 9]: of 10 padded to 12
     """
 
     def __init__(

@@ -122,10 +122,10 @@ class GPipe(nn.Module):
         verify_skippables(module)
         if deferred_batch_norm:
             module = convert_deferred_batch_norm(module, self.chunks)
-        balance = list(balance)
+        balance = _counts(balance)
         if devices is None:
             devices = accelerators() or ["cpu"] * len(balance)
-        found = [torch.device(device) for device in devices]
+        found = [torch.device(device) for device in _each(devices)]
         self.partitions, self.balance, self.devices = split_module(module, balance, found)
         self._skip_layout = inspect_skip_layout(cast(Iterable[nn.Sequential], self.partitions))
         self._runtime = _Runtime()
@@ -195,6 +195,20 @@ class GPipe(nn.Module):
             pipeline.run(workers)
         runtime.idle.append(workers)  # if nothing was raised: after an interrupt they may still be at work
         return microbatch.gather(batches)
+
+
+def _counts(balance: object) -> list[int]:
+    """Return a balance as a list; raises BalanceError for anything but counts, a number of partitions for one."""
+    if isinstance(balance, Iterable) and not isinstance(balance, str):
+        return list(balance)
+    raise BalanceError(f"balance must say how many layers each partition has, as [2, 2], not {balance!r}")
+
+
+def _each(devices: object) -> Iterable[Device]:
+    """Return devices as they are; raises TypeError for a single one."""
+    if isinstance(devices, Iterable) and not isinstance(devices, str):
+        return devices
+    raise TypeError(f"devices must be one for each partition, as ['cpu', 'cpu'], not {devices!r}")
 
 
 # torch.compile leaves forward and all that it calls alone: a graph has no place for threads and queues.

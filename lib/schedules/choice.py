@@ -53,7 +53,11 @@ def choose(
     that has its share of the units once: of v stages a rank each counts 1/v, and a micro-batch twice as large as 2.
 
     Raises ValueError for costs that don't fit each other, a memory that is not above 0, units that no table's stages
-    divide, and if nothing fits: with what the smallest table needs.
+    divide, and if nothing fits: with what the smallest table needs; TypeError for costs that are numbers.
+
+    Example:
+        costs = {m: Costs([1 / m] * 8, [2 / m] * 8) for m in (4, 8, 16)}  # eight equal layers
+        print(choose(costs, ranks=4, memory=6))
     """
     n = integer("ranks", ranks, at_least=1)
     units = _units(costs)
@@ -115,7 +119,11 @@ def _soonest(by_stage: Costs, m: int, message: float) -> float:
 
 
 def _units(costs: Mapping[int, Costs]) -> int:
-    """Return of how many units all costs are; raises ValueError if there is no such number."""
+    """Return of how many units all costs are; raises ValueError if there is no such number, TypeError for a number."""
+    for m, each in costs.items():
+        for name, row in zip(each._fields, each, strict=True):
+            if isinstance(row, (int, float)):
+                raise TypeError(f"{name} of m = {m} must be a list with the seconds of each unit, not {row!r} for all")
     lengths = {len(row) for each in costs.values() for row in each if row is not None}
     if len(lengths) != 1 or 0 in lengths:
         raise ValueError(f"costs must be of equally many units, and of some, for each m; they are of {sorted(lengths)}")

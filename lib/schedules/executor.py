@@ -137,7 +137,10 @@ class Executor:
         m = self.schedule.micro_batches
         parts = value if isinstance(value, list) else [batch.value for batch in scatter(value, m)]
         if len(parts) != m:
-            raise ValueError(f"schedule {self.schedule.name!r} has {m} micro-batches; {name} make {len(parts)}")
+            hint = ""
+            if isinstance(value, tuple):
+                hint = f"; a tuple is one input of {len(value)} tensors: give micro-batches as a list"
+            raise ValueError(f"schedule {self.schedule.name!r} has {m} micro-batches; {name} make {len(parts)}{hint}")
         return parts
 
 

@@ -4,6 +4,7 @@ import gc
 import json
 import pickle
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +45,8 @@ def test_an_empty_file_is_an_empty_dataset(tmp_path):
 ])  # fmt: skip
 def test_wrong_arguments_are_refused_at_once(meta, change, message):
     refuses(ValueError, message, RankDataset, **{"meta_file": meta, "world_size": 8, "rank": 0, **change})
+    for name in (str(meta.path), Path(meta.path)):  # whose length is that of its letters
+        refuses(TypeError, f"write MetaFile\\('{meta.path}'\\)", RankDataset, name, 8, 0)
     dataset = RankDataset(meta, 2, 0, mini_epochs=4)
     refuses(ValueError, "mini_epoch must be below 4, not 4", dataset.load, 4)
     dataset.set_epoch(2**62 - 1)
@@ -52,6 +55,14 @@ def test_wrong_arguments_are_refused_at_once(meta, change, message):
     assert dataset.epoch == 2**62 - 1
     for wrong in ({"batch_size": 0}, {"num_workers": -1}, {"epoch": -1}, {"epoch": 2**62}, {"batch_size": 2.5}):
         refuses(ValueError, "", mini_epoch_loaders, dataset, **{"epoch": 0, "batch_size": 5, **wrong})
+
+
+def test_it_says_in_a_line_what_it_holds(meta):
+    dataset = RankDataset(meta, 8, 3, mini_epochs=4)
+    rows = f"{len(dataset)} of {len(meta)} rows"
+    assert repr(dataset) == f"<RankDataset rank 3 of 8: {rows}, epoch 0, mini-epoch 0 of 4>"
+    dataset.load(1)
+    assert repr(dataset).endswith("epoch 0, mini-epoch 1 of 4, loaded>")
 
 
 # --- items

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from lib.pipeline import GPipe, flatten_sequential
+from lib.pipeline import BalanceError, GPipe, flatten_sequential
 from tests.lib.pipeline.small_gpipes import CPU, MODES, gpipe, mlp, of, pipeline_threads, wait_until
 from tests.lib.refusal import refuses
 
@@ -32,6 +32,17 @@ def test_its_arguments_are_attributes_in_their_plain_types():
         assert GPipe(mlp(1), [1]).devices == [torch.device("cuda", 0)]
     else:
         assert GPipe(mlp(2), [1, 1]).devices == [torch.device("cpu")] * 2
+
+
+@pytest.mark.parametrize("balance", [2, "22", 2.0])
+def test_a_number_of_partitions_is_no_balance_and_is_told_how_to_get_one(balance):
+    words = rf"how many layers each partition has, as \[2, 2\], not {balance!r}[\s\S]*balance_by_time"
+    refuses(BalanceError, words, GPipe, mlp(2), balance)
+
+
+@pytest.mark.parametrize("devices", ["cpu", torch.device("cpu"), 0])
+def test_one_device_is_no_list_of_them(devices):
+    refuses(TypeError, "devices must be one for each partition, as", GPipe, mlp(2), [1, 1], devices=devices)
 
 
 def test_it_is_a_sequence_of_its_layers_and_without_any_returns_its_input():

@@ -126,3 +126,8 @@ def test_every_other_is_passed_over_for_a_reason_and_of_several_numbers_of_micro
 )
 def test_what_cannot_be_chosen_from_is_told(costs, ranks, more, says):
     refuses(ValueError, says, choose, costs, ranks, **more)
+
+
+def test_a_number_for_all_units_is_refused_since_it_does_not_say_how_many_there_are():
+    refuses(TypeError, "forward of m = 4 must be a list .* not 0.25 for all", choose, {4: Costs(0.25, [0.5])}, 2)
+    refuses(TypeError, "weight of m = 4 must be a list", choose, {4: equal(4)._replace(weight=1)}, 2)

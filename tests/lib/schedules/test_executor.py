@@ -359,6 +359,7 @@ X, TARGET = data(8)
         ([*"text"], TARGET, TypeError, "tuple of Tensors, but got str"),
         (X[:3], TARGET[:3], ValueError, "4 micro-batches; inputs make 3"),
         (X, [TARGET, TARGET], ValueError, "4 micro-batches; targets make 2"),
+        (X.chunk(8), TARGET, ValueError, "inputs make 1; a tuple is one input of 8 tensors: give .* as a list"),
         # the last loss would be one of broadcasting
         (X, TARGET[:7], ValueError, r"\[2, 2, 2, 2\] rows of inputs, but \[2, 2, 2, 1\] of targets"),
         ([*X.split([1, 5, 1, 1])], TARGET, ValueError, r"\[1, 5, 1, 1\] rows of inputs, but \[2, 2, 2, 2\] of targets"),

@@ -254,7 +254,9 @@ def _fault_of_state(cursor: CursorClass) -> str:
             mine = _once_more(mine, call, number, partial(cursor, size, 1, 0))
         late = len(_written(mine.save()))
         if late - early > MOST_GROWTH:
-            return f"what save returns takes {early} bytes, and after {MANY} calls of {call} {late:,}. {CALLS}"
+            return (
+                f"what save returns takes {early} bytes, and after {MANY} calls of {call} {late:,}. {CALLS}"
+            )
     lengths = []
     for size in SIZES:
         mine = cursor(size, 1, 0)

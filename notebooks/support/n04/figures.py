@@ -45,8 +45,10 @@ from lib.show.style import (
     title,
 )
 from lib.text import plural
+from support.n04 import solved
 from support.n04.runs import CHANCE, Use, lag_surprise, two_runs, walk_path
-from support.n04.solved import std_shuffle
+
+_shuffled: Callable[[Sequence[int], int], list[int]] = solved.std_shuffle
 
 # ---- How an epoch is cut into shards.
 
@@ -118,7 +120,7 @@ def draw_cursor(
     order = [sample for shard in shards for sample in shard]
     local = -(-size // world_size)
     ghosts = sorted({i for i in order if i >= size})
-    places = enumerate(std_shuffle(range(local * world_size), epoch))
+    places = enumerate(_shuffled(range(local * world_size), epoch))
     added = [position for position, number in places if number >= size]
     mine = _in_epoch(cursor(size, world_size, rank), epoch)
     figure, axes = cell_sheet(max(1, len(order)), 3.9)

@@ -77,29 +77,24 @@ def draw_blocks(*, block: int, batch_size: int, step: int, rows_of_a_page: int) 
 
 #: What stands at which block, for 1,797 rows on 8 ranks.
 NAMED = ((1, "stride"), (32, "a batch"), (64, "a page"), (225, "epoch shard"))
+TOLD = (1, 32, 33, 64, 65, 225)
+"""Blocks whose numbers stand in the words: the named ones, and two that lie beside the lines of pages."""
 
 
 @styled
 def draw_block_prices(reads: Mapping[str, Mapping[int, int]], left: Mapping[int, int]) -> Figure:
     """Draw the pages that are read by blocks of each length, a line for each order, and the pieces that are left.
 
-    reads: of an order, by block: pages; left: by block the most pieces after any step.
+    reads: of an order, by block: pages; left: by block the most pieces after any step; of all blocks, so that the
+    lines join neighbours only.
     """
     figure, (above, below) = new_figure(9, 4.2, rows=2, height_ratios=(2, 1), sharex=True)
-    looks = ((INK, "o", "-"), (RED, "s", ":"), (BLUE, "^", "--"))
-    for (name, pages), (color, marker, line) in zip(reads.items(), looks, strict=False):
-        above.plot(
-            list(pages),
-            list(pages.values()),
-            color=color,
-            marker=marker,
-            linestyle=line,
-            markersize=4,
-            label=name,
-        )
+    looks = ((INK, "-"), (RED, ":"), (BLUE, "--"))
+    for (name, pages), (color, line) in zip(reads.items(), looks, strict=False):
+        above.plot(list(pages), list(pages.values()), color=color, linestyle=line, linewidth=1.4, label=name)
     above.set(ylabel="page reads", ylim=(0, 250), xscale="log")
     above.legend(loc="lower left")
-    below.plot(list(left), list(left.values()), color=RED, marker="o", linestyle="none")
+    below.plot(list(left), list(left.values()), color=RED, marker="o", markersize=3, linestyle="none")
     below.set(ylabel="pieces", ylim=(0, 9), yticks=(1, 4, 8), xlabel="c · block")
     for block, name in NAMED:
         for axes in (above, below):
@@ -109,9 +104,10 @@ def draw_block_prices(reads: Mapping[str, Mapping[int, int]], left: Mapping[int,
     below.set_xticks(marks, labels=[str(mark) for mark in marks])
     below.minorticks_off()
     best = fewest_with_a_prefix(next(iter(reads.values())), left)
+    above.plot(best, next(iter(reads.values()))[best], color=INK, marker="o", markersize=6)
     headline(figure, f"Of the blocks that leave one piece after every step, {best} reads the fewest pages")
     told = "; ".join(
-        f"{name}: {', '.join(f'{pages[block]} at {block}' for block, _ in NAMED if block in pages)}"
+        f"{name}: {', '.join(f'{pages[block]} at {block}' for block in TOLD if block in pages)}"
         for name, pages in reads.items()
     )
     most = ", ".join(f"{left[block]} at {block}" for block, _ in NAMED if block in left)

@@ -120,7 +120,7 @@ check_cursor = Exercise(
     reference=Cursor,
     methods=("reset", "next", "save", "load"),
     judge=judged(
-        fault_of_cursor, "the same as libtorch call by call, and loaded it goes on as if nobody had stopped"
+        fault_of_cursor, "the samples are libtorch's, and loaded it goes on as if nobody had stopped"
     ),
     mistakes={
         **famous(
@@ -205,6 +205,19 @@ check_cursor = Exercise(
                     _PUT_BACK,
                     "self.epoch, self.position = epoch, position - self.begin",
                 ),
+                "The loaded cursor is right, and its own state names another epoch than that of its order.": (
+                    "        self.reset()\n        self.epoch, ",
+                    "        self.reset()\n        self.epoch_of_shard = 0\n        self.epoch, ",
+                ),
+                "After a load the epoch that is set is taken for that of the order.": (
+                    _PUT_BACK,
+                    f"{_PUT_BACK}\n        self.epoch_of_shard = epoch",
+                ),
+                "To save changes the saver: its second state is another one.": (
+                    "return self.epoch_of_shard, self.epoch, self.position",
+                    "state = self.epoch_of_shard, self.epoch, self.position\n"
+                    "        self.epoch_of_shard = self.epoch\n        return state",
+                ),
             },
         ),
         STATE: with_methods(Cursor, save=_saves_all, load=_loads_all),
@@ -282,7 +295,7 @@ check_resume = Exercise(
                     "ranks * batch_size",
                     "(ranks + batch_size)",
                 ),
-                "You count the last run only: the runs before it have used samples of this epoch, too.": (
+                "The last run is counted as if it began at position 0; those before it have used samples, too.": (
                     "in runs",
                     "in runs[-1:]",
                 ),

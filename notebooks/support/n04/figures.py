@@ -45,7 +45,10 @@ from lib.show.style import (
     title,
 )
 from lib.text import plural
+from support.n04 import solved
 from support.n04.runs import CHANCE, Use, lag_surprise, two_runs, walk_path
+
+_shuffled: Callable[[Sequence[int], int], list[int]] = solved.std_shuffle
 
 # ---- How an epoch is cut into shards.
 
@@ -107,7 +110,8 @@ def draw_cursor(
 ) -> Figure:
     """Draw an epoch's order in its shards, what `calls` calls of next(3) gave one rank, and where its cursor stands.
 
-    cursor: a class, called with (size, num_replicas, rank); see solved.Cursor. A rank's colour; padding is hatched.
+    cursor: a class, called with (size, num_replicas, rank); see solved.Cursor. A rank's colour; padding is hatched,
+    where the shuffle puts the numbers that were added to the samples.
     """
     asked = rank
     rank = min(rank, world_size - 1)
@@ -116,22 +120,26 @@ def draw_cursor(
     order = [sample for shard in shards for sample in shard]
     local = -(-size // world_size)
     ghosts = sorted({i for i in order if i >= size})
+    places = enumerate(_shuffled(range(local * world_size), epoch))
+    added = [position for position, number in places if number >= size]
     mine = _in_epoch(cursor(size, world_size, rank), epoch)
     figure, axes = cell_sheet(max(1, len(order)), 3.9)
     got = _draw_calls(axes, mine, calls)
     for position, sample in enumerate(order):
-        padding = sample in order[:position]
-        _draw_position(axes, position, sample, owner=position // local, rank=rank, size=size, padding=padding)
+        owner = position // local
+        _draw_position(axes, position, sample, owner=owner, rank=rank, size=size, padding=position in added)
     _draw_pointer(axes, mine.position)
     for y, name in ((0, "call"), (1, "sample"), (1.75, "position")):
         label_row(axes, y, name, color=INK if y == 1 else MUTED)
     said = f"call {calls} gave {got}" if calls else "no call yet"
-    owner = f"Rank {rank}"
+    who = f"Rank {rank}"
     if asked != rank:
-        owner += f" (W has no rank {asked})"
-    finding = f"{owner} owns positions {rank * local} to {(rank + 1) * local - 1}: {said}"
+        who += f" (W has no rank {asked})"
+    finding = f"{who} owns positions {rank * local} to {(rank + 1) * local - 1}: {said}"
     words = f"Epoch {epoch}: {size} samples, {world_size} ranks, shards {' | '.join(map(str, shards))}. "
-    words += f"{owner}: {said}, position = {mine.position}."
+    if added:
+        words += f"Padding at {listed(added)}. "
+    words += f"{who}: {said}, position = {mine.position}."
     lost = ""
     if ghosts:
         lost = f"; there is no sample {listed(ghosts)}"
@@ -314,7 +322,7 @@ def draw_never_seen(
 
 @styled
 def draw_rounds(rounds: Sequence[Sequence[int]], *, follow: int) -> Figure:
-    """Draw where each index stands after each round: rounds[k][i] is the place of index i after k rounds.
+    """Draw where each number stands after each round: rounds[k][i] is the place of number i after k rounds.
 
     Places are numbered row by row in a square; a colour for each column of the start, `follow` in red.
     """
@@ -322,20 +330,21 @@ def draw_rounds(rounds: Sequence[Sequence[int]], *, follow: int) -> Figure:
     figure, grid = new_figure(9, 2.9, cols=len(rounds))
     for number, (axes, places) in enumerate(zip(grid, rounds, strict=True)):
         cell_axes(axes, columns=side, rows=side)
-        for index, place in enumerate(places):
-            color = INK if index == follow else pale(RANKS[index % side % len(RANKS)], 0.45)
-            draw_cell(axes, place % side, place // side, Cell(index, color=color), font=9)
+        for cell, place in enumerate(places):
+            color = INK if cell == follow else pale(RANKS[cell % side % len(RANKS)], 0.45)
+            draw_cell(axes, place % side, place // side, Cell(cell, color=color), font=9)
         how = "up or down" if number % 2 else "sideways"
         axes.set_title(f"round {number}: {how}" if number else "start", fontsize=11, fontweight="normal")
     path = [places[follow] for places in rounds]
     headline(
-        figure, f"Up or down, then sideways: index {follow} takes the places {' → '.join(map(str, path))}"
+        figure, f"Up or down, then sideways: number {follow} takes the places {' → '.join(map(str, path))}"
     )
     stayed = sum(a % side == b % side for a, b in enumerate(rounds[1]))
     return describe(
         figure,
-        f"{len(rounds[0])} indices in a square of {side} × {side}, after 0 to {len(rounds) - 1} rounds. Index {follow} "
-        f"stands at {', '.join(map(str, path))}. In round 1, {stayed} of {len(rounds[0])} indices keep their column.",
+        f"{len(rounds[0])} numbers in a square of {side} × {side}, after 0 to {len(rounds) - 1} rounds. Number "
+        f"{follow} stands at {', '.join(map(str, path))}. In round 1, {stayed} of {len(rounds[0])} numbers keep "
+        "their column.",
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from random import Random, SystemRandom
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from lib.data.permutation import Permutation
+from support.kit.apart import CAN_FORK, in_a_process_of_its_own
 from support.kit.exercise import cases
 from support.kit.raised import Finding
 from support.kit.values import short
@@ -20,6 +23,8 @@ Inverse: TypeAlias = Callable[[int, int, Sequence[RoundKey]], int]
 
 # Of the hash F for one id: the longest walk of the cases has some ten passes of 8 rounds.
 MOST_HASHES = 1500
+#: Of more numbers no search comes to an end, also one with factors of its own that don't count: a process does.
+MOST_NUMBERS = 2**31
 IDS = (
     100  # of the first ones, and as many from anywhere: of the first 64 of 4,096 all have the same high half
 )
@@ -105,7 +110,7 @@ def ids_of(n: int, seed: int, rounds: int = 8) -> list[int]:
 def positions_of(inverse: Inverse) -> Callable[..., list[int] | None]:
     """Make the function of a case: the positions of its ids; None if one is."""
 
-    def of_ids(n: int, seed: int, rounds: int = 8) -> list[int] | None:
+    def asked(n: int, seed: int, rounds: int) -> list[int] | None:
         hashes = Hashes()
         keys = counting(round_keys(n, seed, rounds), hashes)
         given = list(keys)
@@ -116,6 +121,13 @@ def positions_of(inverse: Inverse) -> Callable[..., list[int] | None]:
             if given != keys:
                 raise Finding("the keys that it was given are others afterwards. Leave them as they are.")
         return None if None in places else places
+
+    def of_ids(n: int, seed: int, rounds: int = 8) -> list[int] | None:
+        if n > MOST_NUMBERS and CAN_FORK:
+            with suppress(ChildProcessError):  # the system's fault, and not the answer's
+                places: list[int] | None = in_a_process_of_its_own(partial(asked, n, seed, rounds))
+                return places
+        return asked(n, seed, rounds)
 
     return of_ids
 

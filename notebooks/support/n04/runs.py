@@ -14,14 +14,15 @@ from support.n04.cutting import pieces
 
 
 def block_shares(size: int, world_size: int, block: int) -> list[list[int]]:
-    """Return what each rank reads of the positions when they are dealt in blocks; the last round in equal pieces."""
+    """Return what each rank reads of the positions when they are dealt in blocks.
+
+    A last round that is short is dealt in pieces that differ by at most one position.
+    """
     shares: list[list[int]] = [[] for _ in range(world_size)]
     for begin in range(0, size, world_size * block):
-        left = min(world_size * block, size - begin)
-        length = math.ceil(left / world_size)
-        for rank, share in enumerate(shares):
-            first = min(rank * length, left)
-            share += range(begin + first, begin + min(first + length, left))
+        end = min(begin + world_size * block, size)
+        for share, piece in zip(shares, np.array_split(np.arange(begin, end), world_size), strict=True):
+            share += piece.tolist()
     return shares
 
 

@@ -20,6 +20,8 @@ CASES = [(64, 6, 16), (40, 6, 16), (600, 10, 64), (1100, 11, 64), (33, 6, 5), (1
 #: A share of 1,025 numbers: its ids are fewer than n, and no beginning.
 SHARE = (1025, 11, 16)
 RANKS = 8
+#: Ids and images that need more than 32 bits.
+LARGE_NUMBERS = (3 * 2**31, 33, 8)
 
 LARGE = "No call may hold more than block ids."
 INSIDE = "Each id is to be walked until it is inside range(n)."
@@ -72,6 +74,11 @@ def scrambled(bits: int) -> Network:
     return lambda ids: table[ids]
 
 
+def moved(bits: int) -> Network:
+    """Return a bijection of 2^bits places that needs no table: times an odd number, plus another."""
+    return lambda ids: (ids * 0x12345677 + 0x9ABCDEF) % 2**bits
+
+
 def walked_one_by_one(ids: Ids, n: int, network: Network) -> tuple[list[int], list[int]]:
     """Return the images, and how many passes each id needs."""
     images = []
@@ -89,8 +96,7 @@ def walked_one_by_one(ids: Ids, n: int, network: Network) -> tuple[list[int], li
 
 def fault_of_walk(walk: Walk) -> str:
     """Say what is wrong with a walk, in the first case in which something is; "" if nothing."""
-    for n, bits, block, ids in _asked():
-        network = scrambled(bits)
+    for n, bits, block, network, ids in _asked():
         expected, passes = walked_one_by_one(ids, n, network)
         counted = Counted(network, most=block, calls=20 * sum(passes) + 100)
         case = f"for {len(ids)} ids, n = {n}, a network of {2**bits} places, block = {block}"
@@ -109,12 +115,14 @@ def fault_of_walk(walk: Walk) -> str:
     return ""
 
 
-def _asked() -> Iterator[tuple[int, int, int, Ids]]:
-    """Give the cases with their ids: all of range(n) in some order, then a share of it."""
+def _asked() -> Iterator[tuple[int, int, int, Network, Ids]]:
+    """Give the cases with network and ids: all of range(n) in some order, then a share of it, then a few large ones."""
     for n, bits, block in CASES:
-        yield n, bits, block, np.random.default_rng(n).permutation(n)
+        yield n, bits, block, scrambled(bits), np.random.default_rng(n).permutation(n)
     n, bits, block = SHARE
-    yield n, bits, block, np.arange(0, n, RANKS)
+    yield n, bits, block, scrambled(bits), np.arange(0, n, RANKS)
+    n, bits, block = LARGE_NUMBERS
+    yield n, bits, block, moved(bits), np.random.default_rng(n).integers(n, size=40)
 
 
 def _fault_of_images(result: Any, expected: list[int], n: int) -> str:

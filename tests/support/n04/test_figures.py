@@ -14,7 +14,7 @@ from support.n04 import blocks, runs
 from support.n04 import figures as n04
 from support.n04.cutting import pages_of
 from support.n04.runs import block_shares
-from support.n04.solved import Cursor
+from support.n04.solved import Cursor, my_batches, std_shuffle
 from tests.pictures import told
 from tools.site import atlas
 
@@ -47,18 +47,31 @@ def test_the_cursor_walks_through_its_shard_and_stops_at_its_end():
         stands = min(rank * local + values["calls"] * n04.BATCH, (rank + 1) * local)
         assert f"position = {stands}." in words
         assert words.startswith(f"Epoch {values['epoch']}:")
+        shuffled = std_shuffle(range(local * world_size), values["epoch"])
+        added = [position for position, number in enumerate(shuffled) if number >= size]
+        cells = drawn_cells(n04.draw_cursor(Cursor, **values))
+        assert [number for number, patch in enumerate(cells) if patch.cell.mark == "padding"] == added
+        assert ("Padding at" in words) == bool(added)
         assert ("has no rank" in words) == (values["rank"] >= world_size)
 
 
-def test_blocks_deal_every_position_once_and_are_stride_at_1_and_epoch_shards_at_their_end():
+def test_blocks_deal_every_position_by_one_formula_but_for_a_short_last_round_and_are_stride_at_1():
     for size, world_size in ((48, 4), (37, 4), (3, 8), (1797, 8)):
         length = -(-size // world_size)
         for block in (1, 2, 5, length, 3 * length):
             shares = block_shares(size, world_size, block)
             assert sorted(place for share in shares for place in share) == list(range(size))
+            lengths = [len(share) for share in shares]
+            assert max(lengths) - min(lengths) <= 1
+            whole = size - size % (world_size * block)
+            for rank, share in enumerate(shares):
+                assert all(place // block % world_size == rank for place in share if place < whole)
         assert block_shares(size, world_size, 1) == [list(range(rank, size, world_size)) for rank in range(world_size)]
-        pieces = [list(range(size))[rank * length :][:length] for rank in range(world_size)]
-        assert block_shares(size, world_size, length) == pieces
+        ends = [(share[0], share[-1]) for share in block_shares(size, world_size, length) if share]
+        assert all(last - first + 1 <= length for first, last in ends)
+    own = [[place for batch in my_batches(1797, 8, rank, 32) for place in batch] for rank in range(8)]
+    dealt = block_shares(1797, 8, 32)
+    assert [share[:224] for share in own] == [share[:224] for share in dealt]
 
 
 def test_a_block_leaves_one_piece_where_all_ranks_have_finished_theirs_and_the_picture_counts_what_is_read():

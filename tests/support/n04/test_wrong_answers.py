@@ -13,12 +13,14 @@ import uuid
 import numpy as np
 import pytest
 
+from support.kit import apart
 from support.kit.mistakes import edited, with_methods
 from support.n04 import checks as n04
 from support.n04 import cursor as n04_cursor
+from support.n04 import network
 from support.n04.network import network_cases, round_keys
 from support.n04.runs import lag_surprise
-from support.n04.solved import Cursor, inverse, my_batches, resume, walk
+from support.n04.solved import Cursor, inverse, my_batches, resume, std_shuffle, walk
 
 
 def refused(verdict, said):
@@ -224,7 +226,95 @@ def test_a_state_that_goes_on_changing_with_its_cursor_is_refused():
     refused(n04.check_cursor(live), "A state stays what it was when it was saved")
 
 
+def made_by_load_itself():
+    return with_methods(Cursor, load=load_without_reset)
+
+
+def load_without_reset(self, state):
+    epoch_of_shard, self.epoch, self.position = state
+    length = -(-self.size // self.num_replicas)
+    padded = [i % self.size for i in range(length * self.num_replicas)]
+    self.shard = std_shuffle(padded, epoch_of_shard)[self.begin :][:length]
+
+
+def the_waiting_epoch_taken_for_the_other():
+    def load(self, state):
+        Cursor.load(self, state)
+        self.epoch_of_shard = self.epoch
+
+    return with_methods(Cursor, load=load)
+
+
+def changed_by_its_save():
+    def save(self):
+        state = Cursor.save(self)
+        self.epoch_of_shard = self.epoch
+        return state
+
+    return with_methods(Cursor, save=save)
+
+
+def known_by_position_0():
+    def load(self, state):
+        epoch_of_shard, epoch, position = state
+        Cursor.load(self, (epoch_of_shard if position else epoch, epoch, position))
+
+    return with_methods(Cursor, load=load)
+
+
+def test_save_is_a_call_too_and_a_loaded_cursor_is_asked_for_it():
+    loaded_twice = "Cursor(10, 1, 0), epoch=3, {}next(3), save, load, save, load, next(9)"
+    refused(n04.check_cursor(made_by_load_itself()), loaded_twice.format("reset(), "))
+    refused(n04.check_cursor(made_by_load_itself()), "its own state names another epoch")
+    refused(n04.check_cursor(the_waiting_epoch_taken_for_the_other()), loaded_twice.format(""))
+    refused(n04.check_cursor(changed_by_its_save()), "save, save, load, next(9)")
+    refused(n04.check_cursor(known_by_position_0()), "Cursor(10, 3, 0), epoch=3, save, load, next(4)")
+
+
+def test_drawn_lives_alone_find_what_a_second_restart_loses():
+    drawn = [life for life in n04_cursor.LIVES if life[3].endswith("next(12) position reset() next(12)")]
+    for wrong in (
+        made_by_load_itself(),
+        the_waiting_epoch_taken_for_the_other(),
+        changed_by_its_save(),
+        known_by_position_0(),
+    ):
+        assert any(n04_cursor.lived(wrong, *life) != n04_cursor.lived(Cursor, *life) for life in drawn)
+
+
+@pytest.mark.parametrize("call", ["reset", "save", "load"])
+def test_a_state_that_grows_with_resets_saves_or_loads_is_refused(call):
+    def noted(self, *given):
+        vars(self).setdefault("noted", []).append(self.epoch)
+        return getattr(Cursor, call)(self, *given)
+
+    def save(self):
+        state = noted(self) if call == "save" else Cursor.save(self)
+        return state, list(vars(self).get("noted", []))
+
+    def load(self, state):
+        self.noted = list(state[1])
+        (noted if call == "load" else Cursor.load)(self, state[0])
+        self.noted = list(state[1]) + [0] * (call == "load")
+
+    ways = {"save": save, "load": load} | ({"reset": noted} if call == "reset" else {})
+    refused(n04.check_cursor(with_methods(Cursor, **ways)), f"after {n04_cursor.MANY} calls of {call}")
+
+
 # ---- exercise 3
+
+
+def by_the_last_run_in_its_epoch(size, runs, world_size, rank):
+    epoch = used = 0
+    for ranks, batch, steps in runs:
+        length = -(-size // (ranks * batch))
+        epoch += steps // length
+        used = steps % length * ranks * batch
+    return epoch, list(range(used + rank, size, world_size))
+
+
+def test_a_rule_that_counts_all_epochs_is_not_told_that_it_counts_the_last_run_only():
+    refused(n04.check_resume(by_the_last_run_in_its_epoch), "The last run is counted as if it began at position 0")
 
 
 def test_a_rule_that_empties_the_history_is_refused():
@@ -363,7 +453,31 @@ def test_position_0_is_an_answer_and_samples_may_have_more_than_18_bits():
     refused(n04.check_inverse(lambda number, n, keys: inverse(number % 256, n, keys)), "stands at position")
 
 
+def test_a_search_with_factors_of_its_own_is_ended_too(monkeypatch):
+    monkeypatch.setattr(apart, "PATIENCE", 1)
+
+    def search(number, n, keys):
+        plain = [(int(factor), key) for factor, key in keys]
+        if n < 2**21:
+            return inverse(number, n, plain)
+        return next(i for i in range(n) if forwards(i, n, plain) == number)
+
+    if apart.CAN_FORK:
+        refused(n04.check_inverse(search), "did not come to an end")
+
+
+def test_where_no_process_can_be_copied_large_n_are_asked_all_the_same(monkeypatch):
+    monkeypatch.setattr(network, "in_a_process_of_its_own", dies)
+    assert n04.check_inverse(inverse)
+    refused(n04.check_inverse(lambda number, n, keys: inverse(number, n, keys) if n < 2**18 else 0), "stands at")
+
+
 # ---- exercise 5
+
+
+def test_images_may_need_more_than_32_bits():
+    short_images = edited(walk, ("ids.copy()", "ids.astype(np.int32)"))
+    refused(n04.check_walk(short_images), "n = 6442450944")
 
 
 def test_ids_need_not_be_as_many_as_n():

@@ -194,6 +194,12 @@ _IN_ORDER = {
         _load(("yield batch", "yield collate(batch)")),
     ),
     trials.TOO_MANY: (work, _load((END_ALL, "send_home(team, orders, results, [*missing, 0])"))),
+    trials.NO_LIST_GIVEN: (
+        _work(
+            ("collate([dataset[index] for index in indices])", "collate(map(dataset.__getitem__, indices))")
+        ),
+        load_in_order,
+    ),
     trials.UNCOLLATED: (_work(("collate([", "([")), load_in_order),
     trials.LEFT_ALONE: (
         work,

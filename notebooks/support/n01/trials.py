@@ -59,6 +59,7 @@ NOTHING = (
 REUSED = (
     "`collate` was given one list for two batches: it may keep what it is given, so make a new one each time."
 )
+NO_LIST_GIVEN = "`collate` is given its items in a list, which it may keep or add to."
 TORN = "What `collate` raises is an error of the worker, too, and must reach the training process."
 NO_LIST = "An error of the batch sampler ends the epoch, too, and then nobody has sent the workers home."
 
@@ -137,6 +138,7 @@ class _Trial:
         self.collated_by: set[int] = set()
         self.collated: dict[int, Any] = {}  # by id: what `collate` was given; held, so that no id comes again
         self.reused = False
+        self.given = "list"  # of what type it was
         self.clearing_up = False  # the loop has been left
 
     def fault(self) -> str:
@@ -163,6 +165,9 @@ class _Trial:
     def collate(self, items: Any) -> Any:
         """Make a batch, and note who does."""
         self.collated_by.add(threading.get_ident())
+        if not isinstance(items, list):
+            self.given = type(items).__name__
+            items = list(items)
         self.reused |= id(items) in self.collated
         self.collated[id(items)] = items
         if self.case.torn is not None and self.case.torn in items:
@@ -282,6 +287,8 @@ class _Trial:
             return BY_HAND
         if self.team.trainer in self.collated_by:
             return COLLATED_HERE
+        if self.given != "list":
+            return f"`collate` was given a {self.given}. {NO_LIST_GIVEN}"
         if self.reused:
             return REUSED
         if not self.team.workers or not self.team.handed:

@@ -162,6 +162,13 @@ WRONG = {
         (worker(("except Exception", "except (LookupError, ValueError)")), load_in_order),
         f"item 7 raises UnknownError, and the loop waits for ever. {trials.LOST}",
     ),
+    "collates a tuple": (
+        (
+            worker(("collate([dataset[index] for index in indices])", "collate(tuple(dataset[i] for i in indices))")),
+            load_in_order,
+        ),
+        f"`collate` was given a tuple. {trials.NO_LIST_GIVEN}",
+    ),
     "an IndexError is the end": (
         (
             worker(("        except Exc", "        except IndexError:\n            return\n        except Exc")),

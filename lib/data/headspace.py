@@ -93,7 +93,7 @@ class Headspace:
 
     @property
     def within_reach(self) -> float:
-        """Seconds a batch with as many workers as pay, if loading computes: a rank's load and step share its cores."""
+        """Seconds a batch with as many workers as pay, where load and step compute: they share a rank's cores."""
         return max(self.step, (self.load + self.step) * self.ranks / self.cores)
 
     @property
@@ -124,7 +124,7 @@ class Headspace:
             rows += [
                 ("workers", f"{asked}, the loader has {there}"),
                 ("node", f"{node}, for a rank's load and step: {pay}"),
-                ("at best", f"{of(self.within_reach)} a batch by the cores, if loading is computing and not waiting"),
+                ("at best", f"{of(self.within_reach)} a batch by the cores, if loader and step compute and never wait"),
             ]
         return "\n".join(f"{name:<8} {text}" for name, text in rows)
 

@@ -67,7 +67,8 @@ def state_of(*parts: Any) -> dict[str, object]:
         seen.add(id(thing))
         for name, value in _outside(thing):
             if isinstance(value, (FunctionType, type)):
-                waiting += [value] if _beside(value, parts) else []
+                its_own = thing in parts and isinstance(thing, type)  # a method, wherever it was written
+                waiting += [value] if its_own or _beside(value, parts) else []
             elif not callable(value):
                 state[name] = _picture(value, DEEP)
     return state
@@ -76,7 +77,11 @@ def state_of(*parts: Any) -> dict[str, object]:
 def _outside(thing: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a function or class names, or holds, by name."""
     if isinstance(thing, type):
-        yield from ((name, value) for name, value in vars(thing).items() if not name.startswith("__"))
+        for name, value in vars(thing).items():
+            if isinstance(value, FunctionType) or not name.startswith(
+                "__"
+            ):  # __iter__ is the reader's, __doc__ isn't
+                yield name, value
         return
     function = getattr(thing, "__func__", thing)
     if not isinstance(function, FunctionType):

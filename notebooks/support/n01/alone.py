@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 from lib.text import plural
@@ -21,6 +22,13 @@ ITEMS = "`len` counts batches, not items."
 WHOLE_LISTS = "A dataset knows one index at a time, not a list of them."
 OWN_LISTS = "The lists in `batches` say which items come, and you made your own."
 LAZY = "`collate` was given something that can be gone through only once: it takes the items themselves, in a list."
+NO_LIST = "`collate` is given a list, which it may keep or add to."
+AT_THE_START = (
+    "`batches` is gone through when the loader is made: each `for` takes an order of its own, list by list."
+)
+ANY_ITEM = "An item may be anything, also None."
+ANY_BATCH = "What `collate` makes may be anything, also None: it says nothing of the end."
+EMPTY_LIST = "An empty list of indices is one of the lists, too: `collate([])` makes its batch."
 CACHED = (
     "An item is loaded whenever its batch comes: a dataset that augments gives another picture in each epoch."
 )
@@ -93,8 +101,9 @@ class Lists:
 
 def to_tuple(items: Any) -> tuple[Any, ...]:
     """Collate: make a tuple of items that are there, all at once."""
-    if not isinstance(items, Sequence):
-        raise Finding(f"`collate` was given {type(items).__name__} objects. {LAZY}")
+    if not isinstance(items, list):
+        why = LAZY if isinstance(items, Iterator) else NO_LIST
+        raise Finding(f"`collate` was given a {type(items).__name__}. {why}")
     return tuple(items)
 
 
@@ -102,20 +111,68 @@ class BrokenError(Exception):
     """What a dataset or `collate` raises, which no loader can know."""
 
 
+#: What a dataset or `collate` raises. StopIteration is none of them: in a generator Python makes another error of it.
+ERRORS = (
+    BrokenError,
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OSError,
+    EOFError,
+    AssertionError,
+)
+
+
 class Broken(TimesTen):
     """Item 2 can't be loaded."""
 
+    def __init__(self, size: int, error: Exception) -> None:
+        super().__init__(size)
+        self.error = error
+
     def __getitem__(self, index: int) -> int:
         if index == 2:
-            raise BrokenError("item 2 has no file")
+            raise self.error
         return super().__getitem__(index)
 
 
-def to_broken(items: Any) -> tuple[Any, ...]:
-    """Collate, but for item 2, which fits no batch."""
-    if 20 in items:
-        raise BrokenError("item 2 fits no batch")
-    return to_tuple(items)
+def to_broken(error: Exception) -> Callable[[Any], Any]:
+    """Return a `collate` that makes tuples, but for item 2, which fits no batch."""
+
+    def collate(items: Any) -> tuple[Any, ...]:
+        if 20 in items:
+            raise error
+        return to_tuple(items)
+
+    return collate
+
+
+class Undecided:
+    """Neither true nor false, as a tensor of two elements."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+
+    def __repr__(self) -> str:
+        return "a tensor of two elements"
+
+
+ANYTHING: tuple[Any, ...] = (None, 0, False, "", (), {}, 7, Undecided())
+
+
+class Plain:
+    """A batch sampler whose lists are given."""
+
+    def __init__(self, lists: list[list[int]]) -> None:
+        self.lists = lists
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from map(list, self.lists)
+
+    def __len__(self) -> int:
+        return len(self.lists)
 
 
 def items_alone(items: Any) -> Any:
@@ -135,7 +192,12 @@ def _fault_in_all_cases(loader: Any) -> str:
             said = _fault(loader, size, batch)
         if said:
             return f"{case}: {said}"
-    return _fault_of_two(loader) or _fault_of_lists(loader) or _fault_of_errors(loader)
+    return (
+        _fault_of_two(loader)
+        or _fault_of_lists(loader)
+        or _fault_of_errors(loader)
+        or _fault_of_values(loader)
+    )
 
 
 def _fault_of_two(loader: Any) -> str:
@@ -159,23 +221,83 @@ def _fault_of_lists(loader: Any) -> str:
 
 def _fault_of_errors(loader: Any) -> str:
     """Say whether an error comes out of the loop, as it was raised."""
-    for what, dataset, collate in (
-        ("an item", Broken(5), to_tuple),
-        ("`collate`", TimesTen(5), to_broken),
-    ):
-        with in_case(f"where {what} raises BrokenError"):
-            try:
-                came = len(list(loader(dataset, Lists(5, 2), collate)))
-            except BrokenError:
-                continue
-        return f"where {what} raises, {plural(came, 'batch', 'batches')} came and no error. {SWALLOWED}"
+    for kind in ERRORS:
+        error = kind("item 2 can't be used")
+        for what, dataset, collate in (
+            ("an item", Broken(5, error), to_tuple),
+            ("`collate`", TimesTen(5), to_broken(error)),
+        ):
+            with in_case(f"where {what} raises {kind.__name__}"):
+                came = _came_before(error, loader(dataset, Lists(5, 2), collate))
+            if came is not None:
+                told = plural(came, "batch", "batches")
+                return f"where {what} raises {kind.__name__}, {told} came and no error. {SWALLOWED}"
     return ""
+
+
+def _came_before(error: Exception, loader: Any) -> int | None:
+    """Return how many batches came where this error should have come; None if it did."""
+    try:
+        return len(list(loader))
+    except Exception as raised:
+        if raised is error:
+            return None
+        raise
+
+
+def _fault_of_values(loader: Any) -> str:
+    """Say whether items, batches and lists that say nothing by their value are taken for more than that."""
+    random = Random(1)
+    for _ in range(12):
+        items = random.choices(ANYTHING, k=5)
+        lists = [[random.randrange(5) for _ in range(random.randrange(1, 4))] for _ in range(4)]
+        made = random.choices(ANYTHING, k=4)
+        with_an_empty = [*lists[:2], [], *lists[2:]]
+        for kind, indices, batches, why in (
+            ("items", lists, None, ANY_ITEM),
+            ("batches", lists, made, ANY_BATCH),
+            ("lists", with_an_empty, None, EMPTY_LIST),
+        ):
+            case = f"items {items}, lists {indices}"
+            if batches is not None:
+                case = f"a `collate` that makes {batches}"
+            with in_case(case, {"ambiguous": ANY_BATCH if kind == "batches" else ANY_ITEM}):
+                said = _fault_of_batches(loader, items, indices, batches)
+            if said:
+                return f"{case}: {said} {why}"
+    return ""
+
+
+def _fault_of_batches(loader: Any, items: list[Any], lists: list[list[int]], made: list[Any] | None) -> str:
+    """Compare an epoch with what is due, object by object; made: what `collate` returns, None for the items."""
+    waiting = iter(made or ())
+
+    def collate(given: Any) -> Any:
+        return list(given) if made is None else next(waiting, None)
+
+    got = list(loader(items, Plain(lists), collate))
+    due = [[items[index] for index in indices] for indices in lists] if made is None else made
+    if len(got) != len(due):
+        return f"{plural(len(got), 'batch', 'batches')} came, due are {len(due)}."
+    for number, (mine, theirs) in enumerate(zip(got, due, strict=True)):
+        if not _same(mine, theirs, of_items=made is None):
+            return f"batch {number} is {mine!r}, due is {theirs!r}."
+    return ""
+
+
+def _same(mine: Any, theirs: Any, of_items: bool) -> bool:
+    """Say whether two batches are the same object; of_items: whether they are lists of the same objects."""
+    if not of_items:
+        return mine is theirs
+    return len(mine) == len(theirs) and all(one is other for one, other in zip(mine, theirs, strict=True))
 
 
 def _fault(loader: Any, size: int, batch: int) -> str:
     dataset = TimesTen(size)
     lists = Lists(size, batch)
     made = loader(dataset, lists, to_tuple)
+    if lists.passes:
+        return AT_THE_START
     count = len(made)
     if lists.passes:
         return EATS

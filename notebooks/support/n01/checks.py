@@ -51,7 +51,7 @@ def _kind(my_guess: object) -> object:
 
 def _loader_of(batch: int) -> str:
     """Return the lane in which a batch is loaded, where batch 2 is slow and there are two workers."""
-    epoch = simulate_loading(12, [5, 5, 80] + [5] * 9, 5, 2)
+    epoch = simulate_loading(9, [10, 10, 60] + [10] * 6, 10, 2)
     return next(span.lane for span in epoch.only(kind="load") if number_of(span) == batch)
 
 
@@ -115,6 +115,17 @@ _NOT_CAUGHT = _work(
     ("        try:\n    ", ""),
     ("        except Exception as error:\n            " + _SENT_ERROR, ""),
 )
+
+
+def _sent_home_in_a_hurry(team: Any, orders: Any, results: Any, missing: Any) -> None:
+    """End the workers, and wait no longer than a second for each."""
+    for _ in missing:
+        results.get()
+    for queue, worker in zip(orders, team, strict=True):
+        queue.put(None)
+        worker.join(1)
+
+
 END_ALL = "send_home(team, orders, results, missing)"
 TO_ITS_END = (("    try:\n", "    if True:\n"), ("    finally:\n", "    if True:\n"))
 
@@ -183,7 +194,17 @@ _IN_ORDER = {
         _load(("yield batch", "yield collate(batch)")),
     ),
     trials.TOO_MANY: (work, _load((END_ALL, "send_home(team, orders, results, [*missing, 0])"))),
+    trials.NO_LIST_GIVEN: (
+        _work(
+            ("collate([dataset[index] for index in indices])", "collate(map(dataset.__getitem__, indices))")
+        ),
+        load_in_order,
+    ),
     trials.UNCOLLATED: (_work(("collate([", "([")), load_in_order),
+    trials.LEFT_ALONE: (
+        work,
+        edited(load_in_order, ("send_home(", "in_a_hurry("), names={"in_a_hurry": _sent_home_in_a_hurry}),
+    ),
     trials.UNJOINED: (
         work,
         edited(
@@ -230,6 +251,15 @@ check_loader = Exercise(
                 ),
                 ("            " + _LOADED + "\n", ""),
                 (_SENT_ERROR, _SENT_ERROR + "\n            continue\n        " + _LOADED_ITEMS),
+            ),
+            load_in_order,
+        ),
+        trials.GOES_HOME: (
+            _work(
+                (
+                    "        except Exception",
+                    "        except IndexError:\n            return\n        except Exception",
+                )
             ),
             load_in_order,
         ),
@@ -311,6 +341,17 @@ check_times = Exercise(
             ("return (clock() - begun) / count", "return median(b - a for a, b in pairwise(looks))"),
             names={"median": median, "pairwise": pairwise},
         ),
+        timing.STEPS_DIFFER: edited(
+            three_times,
+            ("pace(kept, step), alone", "usual(kept, step), alone"),
+            (
+                "    kept = list",
+                "    def usual(batches, use):\n        looks = []\n        for batch in batches:\n"
+                "            use(batch)\n            looks.append(clock())\n"
+                "        return median(b - a for a, b in pairwise(looks))\n\n    kept = list",
+            ),
+            names={"median": median, "pairwise": pairwise},
+        ),
         timing.REPEATED: _times(("list(islice(loader, 8))", "[next(iter(loader))] * 8")),
         timing.NEVER_KEPT: _times(
             ("pace(kept, step)", "pace(loader, step) * 0 + by_itself(loader, step)"),
@@ -372,6 +413,8 @@ check_pinning = Exercise(
         pinning.ONE_ONLY: _pin(
             ("    while", "    message = results.get()\n    if"), ("(message := results.get())", "message")
         ),
+        pinning.LEFT_BESIDE: _pin(("                batch = None\n", "")),
+        pinning.EMPTY: _pin(("if error is None:", "if error is None and batch is not None:")),
         pinning.TWICE: _pin(("batch = pin(batch)", "batch = [pin(batch), pin(batch)][1]")),
         pinning.STAYS: _pin(
             (

@@ -58,6 +58,36 @@ def _again(loader: Any) -> Any:
         yield loader.collate(items[0])
 
 
+def _ends_behind_an_index_error(loader: Any) -> Any:
+    """Take an IndexError for the end of the data."""
+    for indices in loader.batches:
+        try:
+            items = [loader.dataset[index] for index in indices]
+        except IndexError:
+            return
+        yield loader.collate(items)
+
+
+def _until_none(loader: Any) -> Any:
+    """Take a batch that is None for the end."""
+    for batch in OneProcessLoader.__iter__(loader):
+        if batch is None:
+            return
+        yield batch
+
+
+def _without_none(loader: Any) -> Any:
+    """Leave out items that are None."""
+    for indices in loader.batches:
+        items = [loader.dataset[index] for index in indices]
+        yield loader.collate([item for item in items if item is not None])
+
+
+def _lists_at_the_start(loader: Any, dataset: Any, batches: Any, collate: Any) -> None:
+    """Go through the lists when the loader is made."""
+    OneProcessLoader.__init__(loader, dataset, list(batches), collate)
+
+
 _loader = partial(with_methods, OneProcessLoader)
 
 check_alone = Exercise(
@@ -101,6 +131,22 @@ check_alone = Exercise(
         alone.LAZY: _loader(
             __iter__=lambda self: (
                 self.collate(self.dataset[index] for index in indices) for indices in self.batches
+            )
+        ),
+        alone.NO_LIST: _loader(
+            __iter__=lambda self: (
+                self.collate(tuple(self.dataset[index] for index in indices)) for indices in self.batches
+            )
+        ),
+        alone.AT_THE_START: _loader(__init__=_lists_at_the_start),
+        alone.SWALLOWED: _loader(__iter__=_ends_behind_an_index_error),
+        alone.ANY_BATCH: _loader(__iter__=_until_none),
+        alone.ANY_ITEM: _loader(__iter__=_without_none),
+        alone.EMPTY_LIST: _loader(
+            __iter__=lambda self: (
+                self.collate([self.dataset[index] for index in indices])
+                for indices in self.batches
+                if indices
             )
         ),
         alone.LOADED_TWICE: _loader(__iter__=_again),

@@ -22,9 +22,10 @@ AHEAD = "Each message leaves before the next is taken: meanwhile the trainer may
 ONE_ONLY = "Only the first is handed on: go on until None comes."
 NUMBERS_LOST = "A message keeps its form, (number, batch, error): the trainer looks for its batch by number."
 
+LEFT_BESIDE = "Beside an error there is no batch: None stands in its place."
 TWICE = "A batch is pinned once: each time is a copy of all of it."
 STAYS = "The stage goes on waiting behind None."
-EMPTY = "An empty batch is a batch, too: whether there is one is said by `error`, not by the batch."
+EMPTY = "An empty batch is a batch, too, and None as well: whether there is one is said by `error`, not by the batch."
 
 PATIENCE = 20.0  # seconds; who asks for more behind None is found at once
 BROKEN = OSError("no such file")
@@ -54,6 +55,7 @@ SENT = (
     (6, "", None),
     (7, Pair("seven"), None),
     (8, "eight", None),
+    (9, None, None),
 )
 FAILS = {"three": FULL, "five": LOST, "eight": OTHER}
 
@@ -97,8 +99,9 @@ def _fault_of_stage(stage: Callable[..., Any]) -> str:
         over = _over(aside, results)
         error = aside.error
     out = [data.get() for _ in range(data.qsize())]
-    if None in asked:
-        return f"pin was called with None. {PINS_ERRORS}"
+    twice = _of_pins(asked)
+    if asked.count(None) > 1 and not twice:  # one batch is None
+        return f"pin was called where an error had come. {PINS_ERRORS}"
     if any(error is failed for failed in FAILS.values()):
         return f"pin raises {error!r}, and the stage raised it, too. {RAISES}"
     if error is not None:
@@ -107,7 +110,7 @@ def _fault_of_stage(stage: Callable[..., Any]) -> str:
         return STAYS
     if not over:
         return "the stage does not end."
-    return _of_messages(out) or _of_turns(results) or _of_pins(asked)
+    return _of_messages(out) or _of_turns(results) or twice
 
 
 def _over(aside: Aside, results: _Results) -> bool:
@@ -120,7 +123,7 @@ def _over(aside: Aside, results: _Results) -> bool:
 
 
 def _of_pins(asked: list[Any]) -> str:
-    again = [batch for batch in asked if asked.count(batch) > 1]
+    again = [batch for batch in asked if batch is not None and asked.count(batch) > 1]
     return f"pin was called {asked.count(again[0])} times with {again[0]!r}. {TWICE}" if again else ""
 
 
@@ -133,10 +136,11 @@ def _of_messages(out: list[Any]) -> str:
             due = (number, None, FAILS[batch])
         if not isinstance(message, tuple) or len(message) != 3:
             return f"the message {message!r} came out, due is {due!r}. {NUMBERS_LOST}"
-        same = message[0] == number and message[2] is due[2] and (due[2] is not None or message[1] == due[1])
-        if same:
+        if message[0] == number and message[1] == due[1] and message[2] is due[2]:
             continue
         said = f"the message {message!r} came out, due is {due!r}."
+        if message[0] == number and message[2] is due[2] is not None:
+            return f"{said} {LEFT_BESIDE}"
         if message[0] == number and message[1] == batch and due[2] is None:
             return f"{said} {UNPINNED if batch else EMPTY}"
         return f"{said} {DROPS_ERRORS}" if error is not None and message[2] is None else said

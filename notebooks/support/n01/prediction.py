@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from operator import add
+from random import Random
 from typing import Any
 
 from support.kit.compare import check_function
@@ -33,6 +34,7 @@ SENT_TO_NOBODY = "Without workers nothing is sent or received: in rule 4 neither
 ALONE_ON_LESS = (
     "Rule 4 holds without workers, too: a process that gets half a core computes for twice as long."
 )
+FEWER_THAN_ALL = "With more cores than workers rule 4 may still decide: W workers and the trainer want W + 1."
 STEADY = (
     "Move the slow batch to another place: your prediction stays the same, and by the rules it changes. "
     "A formula for the pace can't know when the slow batch is wanted."
@@ -83,6 +85,7 @@ _FAULTS = {
     "You forgot the trainer among those that need a core.": ("send + receive + step)", "send)"),
     "Sending needs a core, too: in rule 4 it is missing.": ("(send + receive + step)\n", "(receive + step)\n"),
     NO_RECEIVE_COMPUTED: ("(send + receive + step)\n", "(send + step)\n"),
+    FEWER_THAN_ALL: ("busy / cores", "busy / cores * (cores <= workers)"),
     NO_STEP: ("(send + receive + step)\n", "(send + receive)\n"),
     NO_LOADS: ("busy = sum(loads) + ", "busy = "),
     SENT_TO_NOBODY: ("(sum(loads) + batches * step)", "(sum(loads) + batches * (send + receive + step))"),
@@ -94,6 +97,24 @@ _FAULTS = {
     "Both are lower bounds: the later counts, not the earlier.": ("max(done", "min(done"),
 }
 # fmt: on
+
+
+def _drawn(count: int) -> list[tuple[Any, ...]]:
+    """Draw cases: any number of workers and places, and a little more or fewer cores than all want at once."""
+    random = Random(0)
+    drawn: list[tuple[Any, ...]] = []
+    for _ in range(count):
+        workers = random.randrange(1, 6)
+        read, send, receive, step = (random.choice((0, 1, 4, 9)) for _ in range(4))
+        loads = random.choices((3, 8, 20, 21, 60), k=random.randrange(1, 40))
+        if random.random() < 0.5:  # all are busy all the time, and one core too few is felt
+            read = 0
+            step += 9
+            loads = [workers * (receive + step + 1) - send] * 200
+        cores = random.choice((0.5, 1, workers, workers + 0.5, workers + 0.75, ENOUGH))
+        drawn.append((loads, workers, cores, read, send, receive, step + 1, random.randrange(1, 4)))
+    return drawn
+
 
 _ONE_IS_SLOW = [9] * 6 + [99] + [9] * 5
 received_at = edited(
@@ -238,6 +259,8 @@ check_predict = Exercise(
             ([], 2, ENOUGH, 5, 1, 3, 12, 2),
             ([20, 26, 20], 0, 0.5, 5, 5, 3, 12, 2),  # half a core, as other programs take the rest
             ([2, 3], 0, 0.8, 30, 1, 1, 4, 2),  # and waiting takes none of it
+            ([20] * 48, 1, 1.5, 0, 1, 3, 20, 2),  # more cores than workers, and all want one
+            *_drawn(60),
         ],
     ),
     mistakes=famous(predict_epoch, _FAULTS, names={"plus": add}),

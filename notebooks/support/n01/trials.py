@@ -10,21 +10,21 @@ from typing import Any
 from lib.text import plural
 from support.kit.outside import remembering
 from support.kit.raised import told_of
-from support.n01.on_processes import AFTER_BREAK, AFTER_EPOCH, AFTER_ERROR, TWO_LOOPS, fault_on_processes
-from support.n01.on_processes import SHARED as SHARED
-from support.n01.watched import (
+from support.n01.epochs import (
+    OVER_IT,
     TRAVELLING,
     Batches,
     EpochCase,
     Items,
     NoListError,
-    Stuck,
-    UnknownError,
     UnreadableError,
-    UnwritableError,
-    WatchedTeam,
     to_nothing,
+    unreadable,
+    unwritable,
 )
+from support.n01.on_processes import AFTER_BREAK, AFTER_EPOCH, AFTER_ERROR, TWO_LOOPS, fault_on_processes
+from support.n01.on_processes import SHARED as SHARED
+from support.n01.watched import Stuck, WatchedTeam
 
 ARRIVAL = "The batches come in the order of arrival: an early one has to lie somewhere until its turn."
 UNBOUND = "More orders are out than W · prefetch places allow: nothing bounds the memory."
@@ -43,6 +43,8 @@ WHOLE = "`batches` was read further than was ordered: take a list of indices onl
 UNCOLLATED = "The items were not collated: a worker sends collate(items)."
 AS_TEXT = "The exception itself is to be raised: its text is not enough."
 UNJOINED = "A worker was told to go home and not waited for: `.join()` waits until it has ended."
+GOES_HOME = "A worker sends an error as a result, and goes on until None comes."
+LEFT_ALONE = "A `join` with a timeout may come back before the worker has ended: wait until it has."
 KILLED = "A worker was killed. None sends it home, and then it ends by itself."
 OWN = "Processes and queues are made by `context`, which the loader is given."
 NOT_FOUND = "All results have arrived, and the loop waits for one more: it did not know its batch among them."
@@ -57,6 +59,7 @@ NOTHING = (
 REUSED = (
     "`collate` was given one list for two batches: it may keep what it is given, so make a new one each time."
 )
+NO_LIST_GIVEN = "`collate` is given its items in a list, which it may keep or add to."
 TORN = "What `collate` raises is an error of the worker, too, and must reach the training process."
 NO_LIST = "An error of the batch sampler ends the epoch, too, and then nobody has sent the workers home."
 
@@ -85,9 +88,13 @@ TO_THE_END: Sequence[EpochCase] = (
     EpochCase(size=12, batch=2, workers=1, stop=2),
     EpochCase(size=12, batch=2, workers=3, stop=1),
     EpochCase(size=15, batch=3, workers=2),
-    EpochCase(size=12, batch=2, workers=2, bad=7, kind=UnknownError),
-    EpochCase(size=12, batch=2, workers=2, bad=7, kind=UnwritableError),
+    *(EpochCase(size=12, batch=2, workers=2, bad=7, kind=kind) for kind in TRAVELLING),
     EpochCase(size=12, batch=2, workers=2, bad=7, kind=UnreadableError.of),
+    *(
+        EpochCase(size=12, batch=2, workers=2, bad=7, kind=kind(over_it))
+        for kind in (unwritable, unreadable)
+        for over_it in OVER_IT
+    ),
     EpochCase(size=6, batch=2, workers=2, collate=to_nothing),
 )
 
@@ -131,6 +138,7 @@ class _Trial:
         self.collated_by: set[int] = set()
         self.collated: dict[int, Any] = {}  # by id: what `collate` was given; held, so that no id comes again
         self.reused = False
+        self.given = "list"  # of what type it was
         self.clearing_up = False  # the loop has been left
 
     def fault(self) -> str:
@@ -157,6 +165,9 @@ class _Trial:
     def collate(self, items: Any) -> Any:
         """Make a batch, and note who does."""
         self.collated_by.add(threading.get_ident())
+        if not isinstance(items, list):
+            self.given = type(items).__name__
+            items = list(items)
         self.reused |= id(items) in self.collated
         self.collated[id(items)] = items
         if self.case.torn is not None and self.case.torn in items:
@@ -183,9 +194,12 @@ class _Trial:
         if self.case.bad_batch < len(self.due) and any(map(self.is_expected, dead)):
             return f"{self.what_raises()}, and the loop waits for ever. {self.of_lost()}"
         if dead:
-            return f"in a worker {told_of(dead[0])}"
+            why = "" if self.case.travels else CANT_TRAVEL
+            return f"in a worker {told_of(dead[0])} {why}".strip()
         if self.team.stuck_in != "get":
             return f"the loop waits for ever until a worker has ended. {LEFT}"
+        if self.case.bad_batch < len(self.due) and any(worker.over for worker in self.team.workers):
+            return f"{self.what_raises()}, a worker ends behind it, and the loop waits for ever. {GOES_HOME}"
         if self.team.results < len(self.team.handed) or not self.team.handed:
             return "all wait for each other: nobody puts what the others wait for."
         if self.clearing_up or self.taken == len(self.due):
@@ -198,7 +212,7 @@ class _Trial:
         """Say what goes wrong in this case."""
         if self.case.torn is not None:
             return f"`collate` raises for batch {self.case.bad_batch}"
-        return f"item {self.case.bad} raises"
+        return f"item {self.case.bad} raises {type(self.case.raised).__name__}"
 
     def is_expected(self, error: BaseException) -> bool:
         """Say whether an exception is the one that this case raises in a worker."""
@@ -273,6 +287,8 @@ class _Trial:
             return BY_HAND
         if self.team.trainer in self.collated_by:
             return COLLATED_HERE
+        if self.given != "list":
+            return f"`collate` was given a {self.given}. {NO_LIST_GIVEN}"
         if self.reused:
             return REUSED
         if not self.team.workers or not self.team.handed:
@@ -357,14 +373,21 @@ class _Trial:
         in_all = len(set.union(*queues))
         if in_all != min(workers, len(self.due)) or any(len(own) > 1 for own in queues):
             return ONE_QUEUE
-        return "" if all(worker.joined for worker in self.team.workers) else UNJOINED
+        return self.of_joins()
+
+    def of_joins(self) -> str:
+        """Say whether the training process has waited until each worker had ended."""
+        alone = [worker for worker in self.team.workers if not worker.joined]
+        if any(worker.left_alone for worker in alone):
+            return LEFT_ALONE
+        return UNJOINED if alone else ""
 
     def of_sampler(self) -> str:
         """Say what is wrong when the batch sampler has raised: workers may have been started, and none is left."""
         if not self.team.settle():
             left = plural(self.team.alive(), "worker")
             return f"the batch sampler raises at list {self.case.no_list}: {left} still there. {NO_LIST}"
-        return "" if all(worker.joined for worker in self.team.workers) else UNJOINED
+        return self.of_joins()
 
     def end(self, failed: Exception | None) -> str:
         """Say what has ended the loop."""

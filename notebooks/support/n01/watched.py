@@ -1,26 +1,15 @@
-"""A stand-in for multiprocessing, of threads whose queues are watched, with data to load; and real processes."""
+"""A stand-in for multiprocessing, of threads whose queues are watched."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import queue
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
 from typing import Any
 
-from lib.text import plural
-from support.kit.raised import Finding
 from support.kit.threads import PATIENCE, EndedError, Waits
 
-PIPES_PATIENCE = 10.0  # seconds on real processes, where a right loader needs milliseconds
-LARGE = 200_000  # bytes of an item; a pipe holds 64 kB
-AFTER_EPOCH = "after an epoch"
-AFTER_BREAK = "after a `break`"
-AFTER_ERROR = "after an error"
-
-NEVER = 10**6  # the number of a batch that no epoch has
 MOST_LOOKS = 50  # into an empty queue, while nobody can go on
 VAIN = 3  # looks of a worker with a timeout that find nothing yet: a step may take longer than any
 
@@ -131,6 +120,7 @@ class _Worker(threading.Thread):
         self.over = False
         self.gave_up = False  # because it found no order
         self.joined = False
+        self.left_alone = False  # by a join that came back too early
         self.killed = False
 
     def start(self) -> None:
@@ -153,6 +143,7 @@ class _Worker(threading.Thread):
             alive = self in self.team.workers and not self.over
             if alive:
                 self.team.look_in_vain()
+            self.joined |= self.over
             return alive
 
     @property
@@ -165,12 +156,12 @@ class _Worker(threading.Thread):
     kill = terminate
 
     def join(self, timeout: float | None = None) -> None:
-        self.joined = True
-        if self.killed:
+        self.joined |= timeout is None
+        self.left_alone |= timeout is not None
+        if self.killed or timeout is not None:  # a worker may take longer to end than any timeout
             return
-        if timeout is None:
-            with self.team.changed:
-                self.team.wait(threading.get_ident(), "join", lambda: self.over)
+        with self.team.changed:
+            self.team.wait(threading.get_ident(), "join", lambda: self.over)
 
 
 class WatchedTeam(Waits):
@@ -275,151 +266,3 @@ class WatchedTeam(Waits):
         with self.changed:
             self.changed.wait_for(settled, PATIENCE)
             return not self.alive()
-
-
-class NoListError(LookupError):
-    """What a batch sampler raises that can't go on."""
-
-
-class UnknownError(Exception):
-    """What an item raises where nobody has thought of it."""
-
-
-class UnwritableError(Exception):
-    """What pickle can't write, as an error that holds an open file."""
-
-    def __reduce__(self) -> Any:
-        raise TypeError("cannot pickle a file")
-
-
-class UnreadableError(Exception):
-    """What pickle writes and can't read again: it would call the class with the text alone."""
-
-    def __init__(self, item: str, why: str) -> None:
-        super().__init__(f"{item} {why}")
-
-    @classmethod
-    def of(cls, text: str) -> UnreadableError:
-        """Make one of a text."""
-        item, what = text.split(" has ")
-        return cls(item, f"has {what}")
-
-
-TRAVELLING: tuple[type[Exception], ...] = (KeyError, ValueError, UnknownError)
-
-
-def to_nothing(items: Any) -> None:
-    """Collate: a batch that is None, as of a collate that only counts."""
-
-
-class Made(list[Any]):
-    """A collated batch; a plain list of the same items is none."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Made) and list(self) == list(other)
-
-
-@dataclass(frozen=True)
-class EpochCase:
-    """An epoch to try: what is loaded by whom, and what goes wrong in it.
-
-    late: batches that are ready only after so many results. bad: the item that raises. torn: the item with which no
-    batch can be collated. no_list: the list at which the sampler raises. stop: the number of batches after which the
-    loop breaks off. kind: makes what the item raises, of a text.
-    """
-
-    size: int
-    batch: int
-    workers: int = 1
-    prefetch: int = 2
-    late: Mapping[int, int] = field(default_factory=dict)
-    bad: int | None = None
-    torn: int | None = None
-    no_list: int = NEVER
-    shuffled: bool = False
-    stop: int = NEVER
-    epochs: int = 1
-    kind: Callable[[str], Exception] = KeyError
-    collate: Callable[[Any], Any] = Made
-
-    def __str__(self) -> str:
-        batches = -(-self.size // self.batch)
-        return f"{plural(self.workers, 'worker')}, prefetch {self.prefetch}, {plural(batches, 'batch', 'batches')}"
-
-    @property
-    def bad_batch(self) -> int:
-        """Return the number of the batch whose item, or whose collating, raises."""
-        wrong = [item for item in (self.bad, self.torn) if item is not None]
-        return min(wrong) // self.batch if wrong else NEVER
-
-    @property
-    def raised(self) -> Exception:
-        """Return what an item or collating raises."""
-        if self.torn is not None:
-            return ValueError(f"item {self.torn} fits no batch")
-        return self.kind(f"item {self.bad} has no file")
-
-    @property
-    def travels(self) -> bool:
-        """Say whether pickle carries what is raised there and back."""
-        return isinstance(self.raised, TRAVELLING)
-
-
-class Items:
-    """Item i is i, loaded by whom? Batches in `late` are ready only after `late[b]` results; item `bad` raises."""
-
-    def __init__(self, team: WatchedTeam, case: EpochCase) -> None:
-        self.team = team
-        self.case = case
-        self.by: set[int] = set()
-        self.process = os.getpid()
-
-    def __len__(self) -> int:
-        return self.case.size
-
-    def __getitem__(self, index: int) -> int:
-        me = threading.get_ident()
-        self.by.add(me)
-        if os.getpid() != self.process:  # in a process that isn't the team's nobody is watched
-            return index
-        if index == self.case.bad:
-            raise self.case.raised
-        begins_a_batch = index % self.case.batch == 0
-        after = self.case.late.get(index // self.case.batch, 0)
-        if after and begins_a_batch and me != self.team.trainer:
-            with self.team.changed:
-                self.team.wait_at_gate(lambda: self.team.results >= after)
-        return index
-
-
-class Batches:
-    """Lists of indices; as a shuffling sampler, it gives another order each time it is iterated over."""
-
-    def __init__(self, case: EpochCase) -> None:
-        self.case = case
-        self.passes = 0
-        self.drawn = 0
-
-    def lists(self, turn: int) -> list[list[int]]:
-        """Return all lists of a pass."""
-        size = self.case.size
-        batch = self.case.batch
-        order = [(index + turn * self.case.shuffled) % size for index in range(size)]
-        return [order[k : k + batch] for k in range(0, size, batch)]
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self.passes += 1
-        self.drawn = 0
-        for number, indices in enumerate(self.lists(self.passes)):
-            if number == self.case.no_list:
-                raise NoListError(f"the sampler has no list {number}")
-            self.drawn += 1
-            yield indices
-
-    def __len__(self) -> int:
-        return -(-self.case.size // self.case.batch)
-
-    def __getitem__(self, place: object) -> Any:
-        raise Finding(
-            f"`batches[{place!r}]` was asked for. A batch sampler has no places: go through it, once."
-        )

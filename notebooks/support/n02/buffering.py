@@ -51,6 +51,8 @@ CASES = ((10, 4), (3, 5), (8, 8), (5, 2), (7, 1), (1, 3), (0, 2))
 ENDS = ((6, 8), (8, 8), (2, 2), (9, 8), (10, 5))
 RUNS = 400
 MANY_RUNS = 3000
+#: Buffers in which it is looked, in many runs, whether one place has half the chance of another, or twice.
+SMALL = (2, 3, 4, 6)
 TURNS = 3000
 
 
@@ -135,11 +137,14 @@ def _faults_of_things(answer: Callable[..., Any]) -> Iterator[str]:
     streams: tuple[tuple[str, list[Any], str], ...] = (
         ("six fractions", [place + 0.5 for place in range(6)], THING),
         ("six equal texts", ["same"] * 6, EQUAL),
+        ("six lists [0]", [[0] for _ in range(6)], EQUAL),
+        ("1, 1.0 and True in turns", [1, 1.0, True] * 3, EQUAL),
         ("0 and None among numbers", [1, 2, 3, 0, 4, None, 5, 6], FALSE),
         ("six pairs of a text and a number", [("text", place) for place in range(6)], THING),
+        ("six arrays of two numbers", [np.zeros(2) for _ in range(6)], THING),
     )
     for named, items, lost in streams:
-        with in_case(f"With {named} and size = 2"):
+        with in_case(f"With {named} and size = 2", {"ambiguous": THING}):
             got = list(islice(answer(iter(items), 2, np.random.default_rng(0)), 2 * len(items)))
         if len(got) != len(items):
             yield f"{lost} Of {named} yours hands on {len(got)}, and {len(items)} came."
@@ -148,7 +153,8 @@ def _faults_of_things(answer: Callable[..., Any]) -> Iterator[str]:
         if others:
             yield f"{THING} Of {named} one left as {short(repr(others[0]))}, a {type(others[0]).__name__}."
         if sorted(map(id, got)) != sorted(known):
-            yield f"{LOST} Of {named}, {short(items)}, yours hands on {short(got)}."
+            why = EQUAL if lost == EQUAL else LOST
+            yield f"{why} Of {named} yours hands on one twice, and another not at all."
 
 
 def _faults_of_holding(answer: Callable[..., Any]) -> Iterator[str]:
@@ -198,6 +204,11 @@ def _faults_of_chance(answer: Callable[..., Any]) -> Iterator[str]:
     said = next(_unequal(orders, size, turns=20), "")
     if said:
         yield f"{CHANCE} With size = {size}, {said}"
+    for size in SMALL:
+        begun = [_order(answer, 2 * size, size, seed) for seed in range(MANY_RUNS)]
+        said = next(_unequal(begun, size, turns=size), "")
+        if said:
+            yield f"{CHANCE} With size = {size}, {said}"
     for length, size in ENDS:
         ends = [_order(answer, length, size, seed) for seed in range(RUNS)]
         said = next(_unequal(ends, size, turns=length - 1), "")

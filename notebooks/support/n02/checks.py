@@ -21,6 +21,7 @@ from support.n02.guesses import guess_asker as guess_asker
 from support.n02.guesses import guess_classes as guess_classes
 from support.n02.guesses import guess_handed_out as guess_handed_out
 from support.n02.guesses import guess_loads as guess_loads
+from support.n02.guesses import guess_rate as guess_rate
 from support.n02.guesses import guess_streamed as guess_streamed
 from support.n02.guesses import guess_table as guess_table
 from support.n02.solved import Dealt, PooledBatches, Shuffled, buffered, item_of, keys_of
@@ -202,7 +203,7 @@ check_dealt = Exercise(
     methods=("__iter__",),
     judge=judged(
         dealing.fault_of_dealing,
-        "every place once, in equal shares, for 1 to 3 ranks with 0 to 3 workers each, and in a stream without end",
+        "every place once, in equal shares, for 1 to 9 ranks with 0 to 11 workers each, and in a stream without end",
     ),
     mistakes=famous(
         Dealt,
@@ -316,6 +317,11 @@ check_buffered = Exercise(
                 _IN_TURN,
             ),
             buffering.TAIL: ("    generator.shuffle(waiting)\n", ""),
+            buffering.EQUAL: (
+                "            yield waiting[place]\n            waiting[place] = item\n",
+                "            leaves = waiting[place]\n            waiting.remove(leaves)\n"
+                "            waiting.append(item)\n            yield leaves\n",
+            ),
             buffering.FRONT: (
                 "waiting: list[Any] = []\n    for item in items:",
                 "waiting = [*islice(items, size)]\n    for item in items:",
@@ -390,6 +396,10 @@ check_noise = Exercise(
                 noise.SHIFT: (_SOURCE, "(seed, epoch + index)"),
                 noise.SEED: (_SOURCE, "(epoch, index)"),
                 noise.MIXED: (_SOURCE, "seed * 10**6 + 1000 * epoch + index"),
+                noise.EXCHANGED: (
+                    "int(generator.integers(2))",
+                    "int(np.random.default_rng((seed, index, epoch)).integers(2))",
+                ),
                 noise.TWINS: (
                     "int(generator.integers(2))",
                     f"int(np.random.default_rng({_SOURCE}).integers(2))",

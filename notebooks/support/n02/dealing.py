@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count, islice
+from random import Random
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from support.kit.judged import Fault
 from support.kit.raised import Finding, in_case
 from support.kit.values import short
-from support.n02.orders import first_items
+from support.n02.orders import MOST_OF_A_PASS, first_items
 from support.n02.runs import as_worker
 
 ALL = "Every process reads the whole stream."
@@ -40,6 +41,8 @@ NOTED = (
 )
 MOST = 10_000
 SIZES = (14, 13, 12, 2, 0)
+#: Workers of a rank, those first that tell the famous mistakes apart.
+WORKERS_OF_A_RANK = (2, 0, 1, 3)
 Shares = dict[tuple[int, int], list[list[int]]]  # by (rank, workers): the places that each worker reads
 
 
@@ -50,21 +53,43 @@ def value(place: int) -> int:
 
 def fault_of_dealing(answer: Any) -> str:
     """Deal streams over ranks and workers, and tell the first thing that is wrong."""
-    shares = {(size, world): _shares(answer, size, world) for world in (2, 3, 1) for size in SIZES}
+    shares = {
+        (size, world): _shares(answer, size, world, WORKERS_OF_A_RANK)
+        for world in (2, 3, 1)
+        for size in SIZES
+    }
     for (size, world), dealt in shares.items():
-        said = next(_faults(dealt, size, world), "")
+        said = next(_faults(dealt, size, world, WORKERS_OF_A_RANK), "")
         if said:
             return Fault(said, known_by=(said, shares))
-    return _fault_of_noting(answer) or _fault_of_values(answer) or _fault_of_passing(answer)
+    return (
+        _fault_of_noting(answer)
+        or _fault_of_values(answer)
+        or _fault_of_passing(answer)
+        or _fault_of_larger_jobs(answer)
+    )
 
 
-def _shares(answer: Any, size: int, world: int) -> Shares:
+def _fault_of_larger_jobs(answer: Any) -> str:
+    """Deal to many ranks with many workers each, drawn by chance."""
+    random = Random(0)
+    for _ in range(20):
+        world = random.randrange(1, 10)
+        numbers = (random.randrange(4, 12), 0)
+        size = random.randrange(MOST_OF_A_PASS)
+        said = next(_faults(_shares(answer, size, world, numbers), size, world, numbers), "")
+        if said:
+            return said
+    return ""
+
+
+def _shares(answer: Any, size: int, world: int, numbers: Sequence[int]) -> Shares:
     return {
         (rank, workers): [
             _read(answer, size, world, rank, worker, workers) for worker in range(max(1, workers))
         ]
         for rank in range(world)
-        for workers in (0, 1, 2, 3)
+        for workers in numbers
     }
 
 
@@ -99,10 +124,10 @@ def _read(answer: Any, size: int, world: int, rank: int, worker: int, workers: i
     return [known[item] for item in got]
 
 
-def _faults(dealt: Shares, size: int, world: int) -> Iterator[str]:
-    """Yield what is wrong with the shares of one stream, the plainest first."""
+def _faults(dealt: Shares, size: int, world: int, numbers: Sequence[int]) -> Iterator[str]:
+    """Yield what is wrong with the shares of one stream, the plainest first; numbers: of workers in each rank."""
     everything = list(range(size))
-    for workers in (2, 0, 1, 3):  # two workers tell the famous mistakes apart
+    for workers in numbers:
         ranks = [dealt[rank, workers] for rank in range(world)]
         parts_of_all = [part for parts in ranks for part in parts]
         where = f"W = {world}, {workers} workers in each rank, a stream of {size}:"
@@ -119,13 +144,13 @@ def _faults(dealt: Shares, size: int, world: int) -> Iterator[str]:
         sums = [sum(map(len, parts)) for parts in ranks]
         if max(sums) - min(sums) > 1:
             yield f"{where} {UNEVEN} They get {', '.join(map(str, sums))} items."
-    yield from _faults_of_workers(dealt, size, world)
+    yield from _faults_of_workers(dealt, size, world, [workers for workers in numbers if workers])
 
 
-def _faults_of_workers(dealt: Shares, size: int, world: int) -> Iterator[str]:
+def _faults_of_workers(dealt: Shares, size: int, world: int, numbers: Sequence[int]) -> Iterator[str]:
     for rank in range(world):
         alone = sorted(dealt[rank, 0][0])
-        for workers in (1, 2, 3):
+        for workers in numbers:
             parts = dealt[rank, workers]
             where = f"W = {world}, rank {rank}, a stream of {size}:"
             if sorted(place for part in parts for place in part) != alone:

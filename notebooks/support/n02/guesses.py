@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -14,7 +15,7 @@ from support.kit.exact import exact_number
 from support.kit.guess import Guess, Tried
 from support.kit.verdict import Verdict
 from support.n02.runs import IndexDataset, record_epoch
-from support.n02.streams import classes_in_batches, through_buffer
+from support.n02.streams import classes_in_batches, sorted_digits, through_buffer
 
 
 def _asker() -> str:
@@ -45,6 +46,27 @@ def _streamed() -> int:
 
 def _classes() -> float:
     return classes_in_batches(through_buffer(size=100, files=1))
+
+
+def _accuracy_of_a_sorted_pass(rate: float, batch: int = 16) -> float:
+    """Return what a softmax regression gets right after one pass over digits that are sorted by class."""
+    images, labels, test_images, test_labels = sorted_digits()
+    weights = torch.zeros(64, 10, dtype=torch.float64)
+    for inputs, classes in zip(images.split(batch), labels.split(batch), strict=True):
+        errors = torch.softmax(inputs @ weights, dim=1)
+        errors[range(len(classes)), classes] -= 1
+        weights -= rate * inputs.T @ errors / len(classes)
+    right = (test_images @ weights).argmax(1) == test_labels
+    return float(right.double().mean())
+
+
+def _better_rate() -> str:
+    small, large = map(_accuracy_of_a_sorted_pass, (0.0003, 0.5))
+    return "smaller" if small > large else "larger"
+
+
+def _word(my_guess: object) -> object:
+    return my_guess.strip().lower() if isinstance(my_guess, str) else my_guess
 
 
 def _rows(table: dict[str, Any]) -> Any:
@@ -113,6 +135,13 @@ guess_classes = Guess(
     _classes,
     tolerance=0.08,
     tried=Tried(right=3.7, wrong=8.8),
+)
+guess_rate = Guess(
+    "the learning rate that helps a sorted pass",
+    _better_rate,
+    read=_word,
+    said={"larger": "it learns a class faster, and unlearns the others faster, too"},
+    tried=Tried(right="smaller", wrong="larger"),
 )
 guess_table = _Shaped(
     "different rows of 4",

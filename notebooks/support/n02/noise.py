@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import combinations, islice, permutations, product
 from math import gcd
 from operator import eq
@@ -56,6 +56,10 @@ KEPT = (
     "A key must carry all that its item needs. What keys_of notes beside it is another epoch's by the time the item is "
     "loaded, or never reaches the worker."
 )
+EXCHANGED = (
+    "The crop of one item tells the flip of another: they are drawn from the same numbers in another order, or from "
+    "those of a neighbour."
+)
 SHARED = "One number serves for two: each item of each epoch draws its own."
 
 SIZE = 20
@@ -71,9 +75,10 @@ _NEAR = 32  # and so many beside a round number: a prime is often the next one
 _FACTORS = (*(10**power for power in range(3, 13)), *(2**power for power in range(10, 41)))
 _WORD = 2**32  # NumPy and torch cut what they are seeded with into words of 32 bits, or cut it off there
 _FEW = 6  # triples of a row
+_SIDE = 12  # seeds, epochs and indices in a cube of items
 Drawn = list[tuple[int, int]]  # (crop, flip) of each item
 _TenDrawn = tuple[tuple[int, int], ...]  # ten of them, sorted
-_Where = tuple[int, int, int]  # seed, epoch, first index
+_Where = tuple[int, int, int]  # seed, epoch, index: of an item, or of the first of some
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,7 @@ def fault_of_noise(answers: Any) -> str:
         or _meeting(keys_of, item_of, draws)
         or next(_meetings_of_words(keys_of, item_of), "")
         or next(_faults_of_pairs(draws), "")
+        or next(_faults_of_others(keys_of, item_of), "")
     )
     if not said:
         return ""
@@ -352,6 +358,51 @@ def _meetings_of_words(keys_of: Any, item_of: Any) -> Iterator[str]:
         if [pair(*three) for three in one] == [pair(*three) for three in other]:
             told = (f"seed {seed}, epoch {epoch}, index {index}" for seed, epoch, index in (one[0], other[0]))
             yield f"{MIXED} Here {' meets '.join(told)}, and so do the next ones."
+
+
+def _others() -> Iterator[tuple[str, Callable[[_Where], _Where]]]:
+    """Yield ways from an item to another one: its numbers change places, or one of them moves on by one."""
+    names = ("seed", "epoch", "index")
+    for order in permutations(range(3)):
+        if order != (0, 1, 2):
+            told = ", ".join(names[which] for which in order)
+            yield f"{told} of one are seed, epoch, index of another", partial(_exchanged, order)
+    for which in range(3):
+        yield f"another has the next {names[which]}", partial(_moved, which, 1)
+        yield f"another has the last {names[which]}", partial(_moved, which, -1)
+
+
+def _exchanged(order: Sequence[int], item: _Where) -> _Where:
+    return item[order[0]], item[order[1]], item[order[2]]
+
+
+def _moved(which: int, step: int, item: _Where) -> _Where:
+    numbers = [*item]
+    numbers[which] += step
+    return numbers[0], numbers[1], numbers[2]
+
+
+def _faults_of_others(keys_of: Any, item_of: Any) -> Iterator[str]:
+    """Yield whether, in a cube of items, the crop of each tells the flip of another, or is the other's crop."""
+    drawn: dict[_Where, tuple[int, int]] = {}
+    for seed, epoch in product(range(_SIDE), repeat=2):
+        numbers = _numbers(item_of, _keys(keys_of, range(_SIDE), epoch), seed)
+        drawn |= {(seed, epoch, index): pair for index, pair in enumerate(numbers)}
+    for how, other in _others():
+        pairs = [
+            (drawn[item], drawn[other(item)])
+            for item in drawn
+            if other(item) in drawn and other(item) != item
+        ]
+        same = sum(mine[0] == theirs[0] for mine, theirs in pairs)
+        if same > len(pairs) / 5:  # by chance one in a hundred
+            yield f"{MIXED} Here {how}: {same} of {len(pairs)} have the same crop."
+        flips: dict[int, list[int]] = {crop: [] for crop in range(100)}
+        for mine, theirs in pairs:
+            flips[mine[0]].append(theirs[1])
+        told = [crop for crop, seen in flips.items() if len(seen) > 7 and len({*seen}) == 1]
+        if len(told) > 10:  # by chance none or one
+            yield f"{EXCHANGED} Here {how}: {len(told)} of 100 crops tell the flip."
 
 
 def _like_words() -> Iterator[tuple[list[_Where], list[_Where]]]:

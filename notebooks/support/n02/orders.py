@@ -45,6 +45,7 @@ TOGETHER = (
 MIDWAY = "set_epoch in the middle of a pass changes the rest of it: a pass that has begun keeps its epoch."
 UNEVEN = "This is no shuffle: all orders should be about equally likely."
 NEXT = "An epoch tells about the next one: the two should have nothing to do with each other."
+MOST_OF_A_PASS = 50  # items that are taken of it
 SIZE = 20
 #: Seeds and epochs are below a thousand. Told apart: many in a row, and round numbers at which a remainder begins anew.
 EPOCHS = (*range(130), 200, 250, 256, 300, 365, 400, 500, 512, 600, 700, 720, 800, 900, 999)
@@ -62,7 +63,7 @@ def fault_of_order(answer: Any) -> str:
     return next(_faults(answer), "")
 
 
-def first_items(iterable: Iterable[Any], limit: int = 50) -> list[Any]:
+def first_items(iterable: Iterable[Any], limit: int = MOST_OF_A_PASS) -> list[Any]:
     """Return what comes in a pass, at most `limit` of it: a wrong answer may have no end."""
     return list(islice(iter(iterable), limit))
 

@@ -17,7 +17,9 @@ from support.kit.exercise import Exercise
 from support.kit.exercise import use as use
 from support.kit.judged import judged
 from support.kit.mistakes import famous
+from support.kit.outside import changed_since, state_of, told_of_kept
 from support.kit.values import short
+from support.kit.verdict import Verdict
 from support.n03 import mistakes, redeals, scores, stories
 from support.n03.guesses import guess_broadcasts as guess_broadcasts
 from support.n03.guesses import guess_harmful as guess_harmful
@@ -82,9 +84,10 @@ def _order(size: int, seed: int) -> list[int]:
 def _shares_by_lot() -> Iterator[dict[str, Any]]:
     """Yield pairs of cases: an order, and the same with two indices exchanged, one of them this rank's."""
     lot = random.Random(3)
-    for seed in range(60):
-        size = lot.randint(2, 60)
-        world_size = lot.randint(1, 12)
+    for seed in range(120):
+        large = seed % 2
+        size = lot.randint(2, 400 if large else 60)
+        world_size = lot.randint(1, 130 if large else 12)
         order = _order(size, seed)
         one, other = lot.sample(range(size), 2)
         case = dict(world_size=world_size, rank=one % world_size, drop_last=lot.random() < 0.5)
@@ -182,19 +185,35 @@ def _neighbours() -> list[tuple[Any, ...]]:
 def _lives() -> Iterator[tuple[Any, ...]]:
     """Yield samplers by lot, to which things happen by lot."""
     lot = random.Random(6)
+    for epoch in (0, 2, 5):
+        yield f"set_epoch({epoch}), {PASS}", 10, 3, True, -3, False
     for _ in range(40):
         actions = [
             lot.choice((f"set_epoch({lot.randint(0, 6)})", PASS, LENGTH, OTHER, BEGIN)) for _ in range(8)
         ]
         if BEGIN in actions:
             actions.append(REST)
-        switches = (lot.random() < 0.8, lot.randint(0, 6), lot.random() < 0.5)
+        switches = (lot.random() < 0.8, lot.randint(-6, 6), lot.random() < 0.5)
         yield ", ".join([*actions, PASS]), lot.randint(1, 16), lot.randint(1, 4), *switches
 
 
 def _for_every_rank(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for rank in range(case["num_replicas"]):
         yield case | {"rank": rank}
+
+
+def _judge_sampler(exercise: Exercise, answer: Any) -> Verdict:
+    """Compare; where an order that was kept for another sampler came out, no sentence on the rest may be true."""
+    before = state_of(answer)
+    verdict = exercise.compare(answer)
+    kept = [] if verdict else changed_since(before, state_of(answer))
+    famous = [why for why in exercise.mistakes if verdict.message.endswith(why)]
+    if not kept or any(why in mistakes.OF_SHARING for why in famous):
+        return verdict
+    said = verdict.message
+    for why in famous:
+        said = said.removesuffix(why).rstrip()
+    return Verdict("wrong", f"{said} And {told_of_kept(kept)}")
 
 
 check_sampler = Exercise(
@@ -204,6 +223,7 @@ check_sampler = Exercise(
     view=stories.told_by,
     name="MyDistributedSampler",
     methods=("__init__", "__iter__", "__len__", "set_epoch"),
+    judge=_judge_sampler,
     praise="torch's own class, index for index, in all {count} cases",
     mistakes=famous(MyDistributedSampler, mistakes.OF_SAMPLER, names={"random": random}),
 )

@@ -61,7 +61,7 @@ def draw_evaluation(correct: torch.Tensor, most: int = 64, epochs: int = 12) -> 
     axes.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.14), columnspacing=1.2, handletextpad=0.4)
     exact = sum(len(marks) % world == 0 for world in worlds)
     ends = [f"{signed(min(moves))} to {signed(max(moves))}" for moves in (fixed, [*low, *high])]
-    headline(figure, f"Of {len(marks)} images, padding that is counted moves the score by {ends[0]} points")
+    headline(figure, f"Counted padding moves a score by {ends[0]} points, shuffled by {ends[1]}")
     said = f"Not shuffled: {ends[0]} points, 0 where W divides {len(marks)} ({exact} times)."
     said += f" Shuffled, {epochs} epochs: {ends[1]} points."
     said += f" If all repeats were right at most {signed(max(if_right))}, if all were wrong {signed(min(if_wrong))}."

@@ -227,6 +227,9 @@ OF_SAMPLER = {
     ),
 }
 
+#: What is said of samplers that know of each other; whatever else one of them does may come of that.
+OF_SHARING = tuple(why for why in OF_SAMPLER if why.startswith(("Your samplers share", "Two samplers share")))
+
 # ---- exercise 3: the two controls
 
 _GROUPS = "groups = epoch.flatten(0, 1)"
@@ -278,6 +281,12 @@ OF_CONTROLS = {
     "new_steps leaves some groups in their step: each is to come elsewhere.":
         ("torch.randperm(len(groups), generator=generator)",
          "torch.cat([torch.randperm(len(groups) - 1, generator=generator), torch.tensor([len(groups) - 1])])"),
+    "new_steps has a few deals and draws one of them: chance is to reach all that there are.":
+        ("groups = epoch.flatten(0, 1)", "few = int(torch.randint(512, (), generator=generator))\n"
+         "    generator = torch.Generator().manual_seed(few)\n    groups = epoch.flatten(0, 1)"),
+    "new_company has a few deals and draws one of them: chance is to reach all that there are.":
+        ("steps = []", "few = int(torch.randint(512, (), generator=generator))\n"
+         "    generator = torch.Generator().manual_seed(few)\n    steps = []"),
     "A float is no index: `images[rows]` needs integers, as the epoch has them.":
         ("groups[places].view_as(epoch)", "groups[places].view_as(epoch).float()"),
     "You wrote 8 groups of 4: the epoch's shape says how many there are.":
@@ -359,6 +368,10 @@ OF_SCORE = {
     "A count of yours stops growing: a float of 32 bits or fewer that has come to 2**24 stays there if you add 1.": (
         "dtype=torch.int64",
         "dtype=torch.float32",
+    ),
+    "The ranks' counts travel as a float of 32 bits or fewer, which rounds them beyond 2**24: send int64 or float64.": (
+        _SUM,
+        f"counts = counts.float()\n    {_SUM}",
     ),
     "Your counts run over: their type holds no number so large.": ("dtype=torch.int64", "dtype=torch.uint8"),
     "Count, and keep nothing of a batch when the next one comes.": (

@@ -22,6 +22,9 @@ from support.n03.stories import Others
 #: (steps, groups, rows), and how often an epoch of this form is dealt. In the first three, as often as it takes until
 #: all that can happen has happened; in the last, one of the notebook's own, until it is seen what stays.
 EPOCHS = {(6, 8, 4): 300, (5, 3, 3): 300, (3, 4, 2): 300, (45, 8, 4): 40}
+#: Of so many images or more there are so many deals that hardly two of some hundred are alike.
+MANY_IMAGES = 100
+MOSTLY = 0.97
 #: Where so many deals are made, whatever can happen has.
 ENOUGH = 300
 
@@ -153,10 +156,15 @@ def _fault_of_many(control: Any, epoch: Tensor, kept: tuple[bool, bool], draws: 
         fault = _fault_of_deal(epoch, deals[number], kept)
         if fault:
             return Fault(f"in call {number + 1} with one generator {fault}", known_by=fault)
-    often = max(Counter(tuple(deal) for deal in deals.flatten(1).tolist()).values())
+    different = Counter(tuple(deal) for deal in deals.flatten(1).tolist())
+    often = max(different.values())
     if often > draws / 4:
         return f"{often} of {draws} calls with one generator give the same epoch."
-    return _fault_of_steps(epoch, deals) if kept[0] else _fault_of_company(epoch, deals)
+    fault = _fault_of_steps(epoch, deals) if kept[0] else _fault_of_company(epoch, deals)
+    if not fault and epoch.numel() > MANY_IMAGES and len(different) < MOSTLY * draws:
+        said = f"{draws} calls with one generator give only {len(different)} different epochs."
+        fault = Fault(said, known_by="few epochs")
+    return fault
 
 
 def _spoilt(epoch: Tensor, deals: Tensor, kept: tuple[bool, bool]) -> list[int]:
@@ -207,7 +215,7 @@ def _fault_of_company(epoch: Tensor, deals: Tensor) -> str:
     stayed = met * mates
     (step, one, other), often = _worst(stayed)
     if often > limit * len(deals):
-        whole = (stayed > limit * len(deals)).view(-1, groups, rows, groups * rows).sum(-1) == rows - 1
+        whole = (stayed == len(deals)).view(-1, groups, rows, groups * rows).sum(-1) == rows - 1
         return Fault(
             f"images {epoch[step].flatten()[one]} and {epoch[step].flatten()[other]}, together in group {one // rows} "
             f"of step {step}, are together in {often:.0f} of {len(deals)} epochs.",

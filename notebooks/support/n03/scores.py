@@ -236,18 +236,73 @@ class _Decided(nn.Module):
         return self.decided.expand(len(x), 2)  # type: ignore[operator]
 
 
+class _Exact:
+    """Hands on to a `dist`, and notes which numbers go into floats that can't hold all whole numbers so large."""
+
+    def __init__(self, dist: Any, rounded: list[str]) -> None:
+        self._dist = dist
+        self._rounded = rounded
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dist, name)
+
+    def all_reduce(self, tensor: Tensor, *given: Any, **named: Any) -> Any:
+        self._note(tensor, "all_reduce")
+        return self._dist.all_reduce(tensor, *given, **named)
+
+    def all_gather(self, tensors: Sequence[Tensor], tensor: Tensor) -> None:
+        self._note(tensor, "all_gather")
+        self._dist.all_gather(tensors, tensor)
+
+    def _note(self, tensor: Tensor, what: str) -> None:
+        if not tensor.is_floating_point() or not tensor.numel():
+            return
+        largest = float(tensor.abs().max())
+        exact = 2 / torch.finfo(tensor.dtype).eps  # whole numbers up to this one
+        if largest > exact:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            self._rounded.append(f"{what} is given {largest:.0f} as {kind}, which can't hold {exact + 1:.0f}")
+
+
 def _fault_of_counts(answer: Any) -> str:
+    """Count many images on one rank, then on two: no count may stop to grow, and none may be rounded on its way."""
+    return _fault_of_growing(answer) or _fault_of_rounding(answer)
+
+
+def _fault_of_rounding(answer: Any) -> str:
+    """Right on 2**24 + 1 images of each rank, and wrong on two."""
+    count, batch = LARGE
+    rows = [(batch, 0)] * count + [(1, 0), (1, 1), (1, 1)]
+    rounded: list[str] = []
+
+    def rank(dist: Any) -> Any:
+        exact = _Exact(dist, rounded)
+        return answer(Wrapper(_Decided(), exact), Loader(rows, _alike), exact)
+
+    where = f"on 2 ranks with {count * batch + 3} images each"
+    scores = _scores(rank, 2, where)
+    if isinstance(scores, str):
+        return scores
+    if rounded:
+        return Fault(f"{where}: {rounded[0]}.", known_by="rounded on the way")
+    due = (count * batch + 1) / (count * batch + 3)
+    if abs(scores[0] - due) < 1e-6:
+        return ""
+    return f"{where}: {due:.7f} are right; you say {scores[0]:.7f}."
+
+
+def _alike(row: tuple[int, int]) -> LabelledBatch:
+    """Return so many images with one label."""
+    size, label = row
+    return torch.zeros(1, 6).expand(size, 6), torch.tensor([label]).expand(size)
+
+
+def _fault_of_growing(answer: Any) -> str:
     """Right on 2**24 images, then wrong on a few hundred, one after the other."""
     count, batch = LARGE
     rows = [(batch, 0)] * count + [(1, 1)] * SINGLES
-    one = torch.zeros(1, 6)
-
-    def make(row: tuple[int, int]) -> LabelledBatch:
-        size, label = row
-        return one.expand(size, 6), torch.tensor([label]).expand(size)
-
     where = f"on 1 rank with {count * batch} images in {count} batches, and {SINGLES} in batches of one"
-    scores = _scores(lambda dist: answer(Wrapper(_Decided(), dist), Loader(rows, make), dist), 1, where)
+    scores = _scores(lambda dist: answer(Wrapper(_Decided(), dist), Loader(rows, _alike), dist), 1, where)
     if isinstance(scores, str):
         return scores
     due = count * batch / (count * batch + SINGLES)

@@ -141,6 +141,14 @@ def test_eight_workers_on_two_cores_load_two_batches_at_a_time(step, loader, bot
     assert found.within_reach == pytest.approx(within_reach)
 
 
+def test_at_best_counts_the_whole_step_and_the_printed_line_says_so_of_the_step_as_well():
+    """A step that waits for a GPU takes no core meanwhile: neither number nor sentence may hold for it unsaid."""
+    cheap, dear = (Headspace(step, 0.4, 0.4, workers=1, ranks=1, cores=2) for step in (0.0001, 0.3))
+    assert dear.within_reach - cheap.within_reach == pytest.approx((0.3 - 0.0001) / 2)
+    line = str(dear).splitlines()[-1]
+    assert line.startswith("at best") and "if loader and step compute" in line
+
+
 def test_what_is_printed_says_it_all_in_aligned_lines():
     assert str(measured(0.1, 0.4, 2, ranks=2)).splitlines() == [
         "step     100 ms a batch, on batches that are kept",
@@ -149,7 +157,7 @@ def test_what_is_printed_says_it_all_in_aligned_lines():
         "limit    the loader; 4.00 times as fast at most, if batches cost nothing",
         "workers  load 800 ms / step 100 ms asks for 8, the loader has 2",
         "node     2 ranks on 8 cores, for a rank's load and step: of 8 workers 4 can pay",
-        "at best  225 ms a batch by the cores, if loading is computing and not waiting",
+        "at best  225 ms a batch by the cores, if loader and step compute and never wait",
     ]
     assert "asks for 3, the loader has none: step and loader take turns, so their times add" in str(measured(0.1, 0.25))
     assert str(measured(0.1, 0.005)).splitlines()[-1].startswith("limit    the step; 1.05 times")

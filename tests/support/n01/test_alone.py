@@ -67,7 +67,7 @@ class ByZip:
                 indices = next(places)
             except StopIteration:
                 return
-            yield collate(tuple(dataset[index] for index in indices))
+            yield collate(list(map(dataset.__getitem__, indices)))
 
     def __len__(self):
         return len(self.parts[1])
@@ -206,6 +206,58 @@ def caches(self):
         yield self.collate([kept[index] for index in indices])
 
 
+def ends_behind_an_index_error(self):
+    for indices in self.batches:
+        items = []
+        for index in indices:
+            try:
+                items.append(self.dataset[index])
+            except IndexError:
+                return
+        yield self.collate(items)
+
+
+def without_false_batches(self):
+    for indices in self.batches:
+        batch = self.collate([self.dataset[index] for index in indices])
+        if batch is not None:
+            yield batch
+
+
+def until_a_batch_is_false(self):
+    lists = iter(self.batches)
+    while batch := self.collate([self.dataset[index] for index in next(lists, [])]):
+        yield batch
+
+
+def without_false_items(self):
+    for indices in self.batches:
+        yield self.collate([item for index in indices if (item := self.dataset[index]) is not None])
+
+
+def without_empty_lists(self):
+    for indices in self.batches:
+        if not indices:
+            continue
+        yield self.collate([self.dataset[index] for index in indices])
+
+
+def until_an_empty_list(self):
+    lists = iter(self.batches)
+    while indices := next(lists, None):
+        yield self.collate([self.dataset[index] for index in indices])
+
+
+def gives_a_tuple(self):
+    for indices in self.batches:
+        yield self.collate(tuple(self.dataset[index] for index in indices))
+
+
+def gives_a_map(self):
+    for indices in self.batches:
+        yield self.collate(map(self.dataset.__getitem__, indices))
+
+
 @pytest.mark.parametrize(
     "loop, says",
     [
@@ -220,9 +272,26 @@ def caches(self):
         (gives_nothing, "in the first epoch 0 batches came, due are 3."),
         (by_names, "dataset['3'] was asked for"),
         (one_list_for_all, f"the epoch is [[0, 30], [0, 30]], due is [[20, 10], [0, 30]]. {alone.REUSED}"),
-        (leaves_out_what_is_broken, f"where an item raises, 2 batches came and no error. {alone.SWALLOWED}"),
-        (leaves_out_what_fits_no_batch, f"where `collate` raises, 2 batches came and no error. {alone.SWALLOWED}"),
+        (
+            leaves_out_what_is_broken,
+            f"where an item raises BrokenError, 2 batches came and no error. {alone.SWALLOWED}",
+        ),
+        (
+            leaves_out_what_fits_no_batch,
+            f"where `collate` raises BrokenError, 2 batches came and no error. {alone.SWALLOWED}",
+        ),
         (raises_another, "where an item raises BrokenError: your code raised OSError: broken"),
+        (
+            ends_behind_an_index_error,
+            f"where an item raises IndexError, 0 batches came and no error. {alone.SWALLOWED}",
+        ),
+        (without_false_batches, alone.ANY_BATCH),
+        (until_a_batch_is_false, alone.ANY_BATCH),
+        (without_false_items, alone.ANY_ITEM),
+        (without_empty_lists, alone.EMPTY_LIST),
+        (until_an_empty_list, alone.EMPTY_LIST),
+        (gives_a_tuple, f"`collate` was given a tuple. {alone.NO_LIST}"),
+        (gives_a_map, f"`collate` was given a map. {alone.LAZY}"),
         (caches, f"items were loaded 0 times, due are 2. {alone.CACHED}"),
     ],
 )
@@ -256,3 +325,16 @@ def test_two_loaders_that_keep_in_their_class_what_they_are_given_are_told_so():
     verdict = check_alone(InTheClass)
     assert verdict.status == "wrong"
     assert f"in `dataset`, `batches`. {outside.REMEMBERED}" in verdict.message
+
+
+class ListedAtTheStart(ByMap):
+    """The lists are gone through once, when the loader is made."""
+
+    def __init__(self, dataset, batches, collate):
+        super().__init__(dataset, list(batches), collate)
+
+
+def test_whoever_lists_the_batches_at_the_start_is_not_told_of_len():
+    message = check_alone(ListedAtTheStart).message
+    assert alone.AT_THE_START in message
+    assert alone.EATS not in message

@@ -200,7 +200,7 @@ def load_simply(work, dataset, batches, collate, workers=1, prefetch=2, context=
 def test_what_suffices_for_exercise_3_fails_in_exercise_4():
     assert n01.check_order(work_simply, load_simply).status == "right"
     said = n01.check_loader(work_simply, load_simply).message
-    assert "item 7 raises, and the loop waits for ever" in said
+    assert "item 7 raises KeyError, and the loop waits for ever" in said
     assert trials.LOST in said
 
 
@@ -346,9 +346,9 @@ SENT_ON = "data.put((number, batch, error))"
             f"RuntimeError('CUDA error: out of memory'), and the stage raised it, too. {pinning.RAISES}",
         ),
         (edited_stage(("batch = pin(batch)", "pin(batch); batch = pin(batch)")), pinning.TWICE),
-        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "10 messages came out, due are 9"),
+        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "11 messages came out, due are 10"),
         (edited_stage((SENT_ON, "data.put((number, error, batch))")), "due is (0, 'pinned zero', None)"),
-        (edited_stage(("error = failed", "return")), "3 messages came out, due are 9"),
+        (edited_stage(("error = failed", "return")), "3 messages came out, due are 10"),
         (edited_stage(("error = failed", "error = str(failed)")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "continue")), "due is (3, None, MemoryError"),
         (edited_stage((SENT_ON, "data.put([number, batch, error])")), pinning.NUMBERS_LOST),
@@ -362,6 +362,14 @@ SENT_ON = "data.put((number, batch, error))"
         (
             edited_stage(("except Exception", "except (RuntimeError, MemoryError)")),
             f'PinError("the pages can\'t be locked"), and the stage raised it, too. {pinning.RAISES}',
+        ),
+        (
+            edited_stage(("                batch = None\n", "")),
+            f"due is (3, None, MemoryError('no pinned memory is left')). {pinning.LEFT_BESIDE}",
+        ),
+        (
+            edited_stage(("if error is None", "if error is None and batch is not None")),
+            f"the message (9, None, None) came out, due is (9, 'pinned None', None). {pinning.EMPTY}",
         ),
         (one_ahead, f"message 1 was taken when 0 had been handed on. {pinning.AHEAD}"),
     ],

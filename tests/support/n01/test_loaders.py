@@ -4,9 +4,11 @@ import queue
 
 import pytest
 
+from support.kit.mistakes import edited
 from support.n01 import checks as n01
 from support.n01 import on_processes, trials
 from support.n01.solved import load_in_order, work
+from support.n01.solved import sendable as n01_sendable
 
 CLEAR_UP = "send_home(team, orders, results, missing)"
 load = n01._load
@@ -100,6 +102,25 @@ def test_a_loader_that_is_built_otherwise_is_right(check, answer):
     assert verdict.status == "right", verdict
 
 
+def test_whoever_asks_again_until_each_worker_has_ended_is_right():
+    answer = clearing_up("""[results.get() for _ in missing]; [q.put(None) for q in orders]
+        while any(w.is_alive() for w in team):
+            [w.join(1) for w in team]""")
+    assert n01.check_order(*answer).status == "right"
+
+
+@pytest.mark.parametrize(
+    "kinds", ["TypeError", "pickle.PicklingError", "AttributeError", "(TypeError, AttributeError)"]
+)
+def test_whoever_knows_a_few_exceptions_of_pickle_is_told_of_another(kinds):
+    sendable = edited(n01_sendable, ("except Exception", f"except {kinds}"))
+    answer = edited(work, ("sendable(", "own_sendable("), names={"own_sendable": sendable})
+    verdict = n01.check_loader(answer, load_in_order)
+    assert verdict.status == "wrong"
+    assert verdict.message.endswith(trials.CANT_TRAVEL)
+
+
+EMPTY = {"Empty": queue.Empty}
 HELD = "                missing.remove(arrived)\n"
 ONE_LIST_AHEAD = (
     work,
@@ -139,7 +160,36 @@ WRONG = {
     "one list of items": ((work_with_one_list, load_in_order), trials.REUSED),
     "catches two classes": (
         (worker(("except Exception", "except (LookupError, ValueError)")), load_in_order),
-        f"item 7 raises, and the loop waits for ever. {trials.LOST}",
+        f"item 7 raises UnknownError, and the loop waits for ever. {trials.LOST}",
+    ),
+    "collates a tuple": (
+        (
+            worker(("collate([dataset[index] for index in indices])", "collate(tuple(dataset[i] for i in indices))")),
+            load_in_order,
+        ),
+        f"`collate` was given a tuple. {trials.NO_LIST_GIVEN}",
+    ),
+    "an IndexError is the end": (
+        (
+            worker(("        except Exc", "        except IndexError:\n            return\n        except Exc")),
+            load_in_order,
+        ),
+        f"item 7 raises IndexError, a worker ends behind it, and the loop waits for ever. {trials.GOES_HOME}",
+    ),
+    "an empty queue is the end": (
+        (
+            edited(
+                work,
+                ("        except Exc", "        except Empty:\n            return\n        except Exc"),
+                names=EMPTY,
+            ),
+            load_in_order,
+        ),
+        f"item 7 raises Empty, a worker ends behind it, and the loop waits for ever. {trials.GOES_HOME}",
+    ),
+    "waits a second for each worker": (
+        clearing_up("[results.get() for _ in missing]; [q.put(None) for q in orders]; [w.join(1) for w in team]"),
+        trials.LEFT_ALONE,
     ),
     "a batch that is None": (
         (work, load(("if error is not None", "if batch is None"))),
@@ -169,7 +219,7 @@ WRONG = {
     ),
     "a worker goes home behind an error": (
         (worker((n01._SENT_ERROR, n01._SENT_ERROR + "\n            return")), load_in_order),
-        "all wait for each other: nobody puts what the others wait for.",
+        trials.GOES_HOME,
     ),
     "an error is raised when it arrives": (
         (
@@ -227,7 +277,6 @@ UNFETCHED = {
             results.get()
         send_home(team, orders, results, ())""",
     "after the join": "[q.put(None) for q in orders]; [w.join() for w in team]; [results.get() for _ in missing]",
-    "no more than a while": "[q.put(None) for q in orders]; [w.join(0.2) for w in team]",
     "not behind an error": """was_right = not batches or "error" not in locals() or error is None
         send_home(team, orders, results, missing if was_right else ())""",
 }
@@ -252,7 +301,6 @@ def test_a_loader_that_leaves_large_results_unfetched_is_told_so_and_of_no_other
     assert f"on real processes, with large batches, {moment}" in verdict.message
     assert on_processes.HOME in verdict.message
     assert (on_processes.TIMED in verdict.message) == (name in ("a timeout", "a timeout for each", "an empty queue"))
-    assert ("2 workers are still there" in verdict.message) == (name == "no more than a while")
     assert not [sentence for sentence in n01.check_loader.mistakes if sentence in verdict.message]
 
 

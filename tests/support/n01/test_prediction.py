@@ -82,6 +82,14 @@ def changed(*changes):
     return edited(predict_epoch, *changes)
 
 
+@pytest.mark.parametrize("share", ["cores <= workers", "cores < workers + 0.6", "cores < 2", "workers < 5"])
+def test_whoever_lets_rule_4_hold_for_some_cores_only_is_refused(share):
+    answer = edited(predict_epoch, ("busy / cores)", f"(busy / cores if {share} else 0))"))
+    verdict = check_predict(answer)
+    assert verdict.status == "wrong"
+    assert (prediction.FEWER_THAN_ALL in verdict.message) == (share == "cores <= workers")
+
+
 ALONE = "sum(loads) + batches * (read + step)"
 ALONE_BUSY = "(sum(loads) + batches * step)"
 RECEIVED = "taken.get(b - workers * prefetch, 0)"

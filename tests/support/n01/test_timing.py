@@ -94,12 +94,6 @@ def from_the_second_batch_on(loader, step, clock):
     return pace(kept, step), pace(loader, nothing), pace(loader, step)
 
 
-@pytest.mark.parametrize("answer", [from_the_second_batch_on, fifty_batches, backwards, by_stamps, keeps_on_the_way])
-def test_three_times_that_are_taken_otherwise_are_right(answer):
-    verdict = check_times(answer)
-    assert verdict.status == "right", verdict
-
-
 def by_median(loader, step, clock):
     def pace(batches, use):
         looks = []
@@ -110,6 +104,41 @@ def by_median(loader, step, clock):
 
     kept = list(itertools.islice(loader, 8))
     return pace(kept, step), pace(loader, nothing), pace(loader, step)
+
+
+def step_by(reduce):
+    """The step by something else than the mean."""
+
+    def answer(loader, step, clock):
+        alone = seconds_of(loader, nothing, clock)
+        took = []
+        for batch in whole_loop_for_some(loader, 8):
+            begun = clock()
+            step(batch)
+            took.append(clock() - begun)
+        return reduce(took[1:]), alone, seconds_of(loader, step, clock)
+
+    return answer
+
+
+def some_of_each(count):
+    """Not the whole epoch, nor fifty batches of it."""
+
+    def answer(loader, step, clock):
+        kept = whole_loop_for_some(loader, 8)
+        step(kept[0])
+        return [seconds_of(each, use, clock, count) for each, use in ((kept, step), (loader, nothing), (loader, step))]
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [from_the_second_batch_on, fifty_batches, backwards, by_stamps, keeps_on_the_way, step_by(statistics.fmean)],
+)
+def test_three_times_that_are_taken_otherwise_are_right(answer):
+    verdict = check_times(answer)
+    assert verdict.status == "right", verdict
 
 
 def one_batch_repeated(loader, step, clock):
@@ -258,10 +287,16 @@ def test_lists_that_outlive_a_call_are_told_so():
         (step_beside_an_open_loop, timing.STILL_LOADING),
         (step_last, timing.STILL_LOADING),
         (by_median, timing.MEDIAN),
+        (step_by(min), timing.STEPS_DIFFER),
+        (step_by(max), timing.STEPS_DIFFER),
+        (step_by(statistics.median), timing.STEPS_DIFFER),
+        (step_by(lambda took: statistics.fmean(sorted(took)[1:-1])), timing.STEPS_DIFFER),
+        (some_of_each(16), timing.SHORT),
+        (some_of_each(24), timing.SHORT),
         (one_batch_repeated, timing.REPEATED),
-        (eight_of_each, f"took more than 8 batches. {timing.SHORT}"),
+        (eight_of_each, f"took more than 8 batches of 20. {timing.SHORT}"),
         (all_kept, timing.NO_BOTH),
-        (loader_kept, f"took more than 9 batches. {timing.SHORT}"),
+        (loader_kept, f"took more than 9 batches of 20. {timing.SHORT}"),
         (listed, f"28 batches are in memory at the same time. {timing.HOLDS}"),
         (split, f"loader 3, both 4; due are step 1, loader 4, both 4 seconds a batch. {timing.NEVER_KEPT}"),
         (never_kept, timing.NEVER_KEPT),

@@ -60,6 +60,24 @@ def test_no_crop_tells_its_flip(crop_and_flip):
 
 
 @pytest.mark.parametrize(
+    "other",
+    [
+        lambda seed, epoch, index: (seed, index, epoch),
+        lambda seed, epoch, index: (epoch, seed, index),
+        lambda seed, epoch, index: (index, seed, epoch),
+        lambda seed, epoch, index: (seed, epoch, index + 1),
+        lambda seed, epoch, index: (seed, epoch + 1, index),
+        lambda seed, epoch, index: (seed + 1, epoch, index),
+    ],
+)
+def test_no_crop_tells_the_flip_of_another_item(other):
+    def crop_and_flip(*three):
+        return number(*three) % 100, number(*other(*three)) % 2
+
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.EXCHANGED)
+
+
+@pytest.mark.parametrize(
     "generator",
     [
         lambda seed, epoch, index: random.Random(f"{seed}{epoch}{index}"),

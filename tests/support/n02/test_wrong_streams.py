@@ -76,6 +76,21 @@ def one_iterator_for_all(self):
             return
 
 
+def no_more_than(ranks, workers):
+    def iterate(self):
+        info = get_worker_info()
+        worker, number = (info.id, info.num_workers) if info else (0, 1)
+        world = min(self.world_size, ranks)
+        return islice(self.read(), self.rank + world * worker, None, world * min(number, workers))
+
+    return iterate
+
+
+@pytest.mark.parametrize("ranks, workers", [(99, 3), (99, 6), (3, 99), (6, 99)])
+def test_a_deal_holds_for_any_number_of_ranks_and_workers(ranks, workers):
+    is_told(n02.check_dealt, [with_methods(solved.Dealt, __iter__=no_more_than(ranks, workers))], dealing.ONCE)
+
+
 @pytest.mark.parametrize(
     "iterate, said",
     [
@@ -185,9 +200,60 @@ def never_the_newest(items, size, generator):
     yield from waiting
 
 
+def removed_by_value(items, size, generator):
+    waiting = []
+    for item in items:
+        waiting.append(item)
+        if len(waiting) == size:
+            chosen = waiting[int(generator.integers(size))]
+            waiting.remove(chosen)
+            yield chosen
+    generator.shuffle(waiting)
+    yield from waiting
+
+
+def found_by_value(items, size, generator):
+    waiting = []
+    for item in items:
+        if len(waiting) < size:
+            waiting.append(item)
+        else:
+            leaves = waiting[generator.integers(size)]
+            waiting[waiting.index(leaves)] = item
+            yield leaves
+    generator.shuffle(waiting)
+    yield from waiting
+
+
+def with_weights(weights):
+    """Draw places with these chances, the last one for all further places."""
+
+    def buffered(items, size, generator):
+        chances = np.array([*weights, *[weights[-1]] * size][:size], dtype=float)
+        waiting = []
+        for item in items:
+            if len(waiting) < size:
+                waiting.append(item)
+            else:
+                place = generator.choice(size, p=chances / chances.sum())
+                yield waiting[place]
+                waiting[place] = item
+        generator.shuffle(waiting)
+        yield from waiting
+
+    return buffered
+
+
+@pytest.mark.parametrize("weights", [(2, 1), (1, 2), (1, 2, 1), (1, 1, 2, 1), (1, 1, 1, 2), (2, 2, 1, 2)])
+def test_a_place_that_has_twice_the_chance_of_another_is_seen(weights):
+    is_told(n02.check_buffered, [with_weights(weights)], buffering.CHANCE)
+
+
 @pytest.mark.parametrize(
     "buffered, said",
     [
+        (removed_by_value, buffering.EQUAL),
+        (found_by_value, buffering.EQUAL),
         (until_one_is_false, buffering.FALSE),
         (rest_by_permutation, buffering.THING),
         (drawn_by_value, buffering.THING),

@@ -92,7 +92,8 @@ ALL = ("size", "world_size", "rank", "shuffle", "seed", "epoch", "drop_last")
 def test_samplers_that_share_what_they_keep_are_refused_whatever_the_key_lacks(missing):
     verdict = n03.check_sampler(remembering(*(name for name in ALL if name != missing)))
     assert not verdict
-    assert "modulo" not in verdict.message, verdict
+    told = [why for why in n03.check_sampler.mistakes if why in verdict.message]
+    assert [why for why in told if "share what they keep" not in why] == [], verdict
 
 
 def test_samplers_that_share_what_they_keep_under_all_it_depends_on_are_right():
@@ -129,3 +130,25 @@ def test_orders_kept_by_length_and_epoch_are_told_that_another_seed_gets_them():
 )
 def test_answers_out_of_order_are_told_by_the_sample_that_has_not_its_own(answer, said):
     assert said in n03.check_in_order(answer).message
+
+
+@pytest.mark.parametrize("most", [9, 12, 30, 60])
+def test_a_share_is_asked_for_on_any_number_of_ranks(most):
+    def right_on_few_ranks(order, world_size, rank, drop_last=False):
+        due = share(order, world_size, rank, drop_last)
+        return due if world_size <= most or len(order) < world_size else due[: len(order) // world_size]
+
+    verdict = n03.check_share(right_on_few_ranks)
+    assert not verdict
+    assert "you give" in verdict.message, verdict
+
+
+@pytest.mark.parametrize("change", [abs, lambda seed: max(seed, 0), lambda seed: seed % 2**31])
+def test_seeds_may_be_below_zero(change):
+    def made(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=False):
+        Written.__init__(self, dataset, num_replicas, rank, shuffle, change(seed), drop_last)
+
+    verdict = n03.check_sampler(written(__init__=made))
+    assert not verdict
+    assert "seed = -3" in verdict.message
+    assert [why for why in n03.check_sampler.mistakes if why in verdict.message] == []

@@ -122,6 +122,27 @@ def early_and_late(epoch, generator):
     return torch.cat([new_steps(part, generator) for part in (epoch[:half], epoch[half:])])
 
 
+def few_deals(control, count):
+    def dealt(epoch, generator):
+        return control(epoch, torch.Generator().manual_seed(int(torch.randint(count, (), generator=generator))))
+
+    return dealt
+
+
+def a_column_at_a_time(epoch, generator):
+    made = epoch.clone()
+    column = int(torch.randint(epoch.shape[2], (), generator=generator))
+    for step in range(len(epoch)):
+        made[step, :, column] = epoch[step, torch.randperm(epoch.shape[1], generator=generator), column]
+    return made
+
+
+def every_other_column(epoch, generator):
+    made = epoch.clone()
+    made[:, :, ::2] = new_company(epoch[:, :, ::2], generator)
+    return made
+
+
 def with_a_draw_beside(control):
     def dealt(epoch, generator):
         torch.rand(1)
@@ -233,6 +254,12 @@ def images_of_two_steps(epoch, generator):
         ((new_steps, in_pairs), "they keep each other's company"),
         ((new_steps, within_halves), "the images of two parts never meet"),
         ((early_and_late, new_company), "no group ever comes in a step of another part"),
+        ((few_deals(new_steps, 64), new_company), "new_steps has a few deals"),
+        ((new_steps, few_deals(new_company, 64)), "have never been in one group"),
+        ((few_deals(new_steps, 1000), new_company), "new_steps has a few deals"),
+        ((new_steps, few_deals(new_company, 1000)), "new_company has a few deals"),
+        ((new_steps, a_column_at_a_time), "they keep each other's company"),
+        ((new_steps, every_other_column), "they keep each other's company"),
         ((lambda epoch, generator: new_steps(epoch, generator).float(), new_company), "A float is no index"),
         ((with_a_draw_beside(new_steps), new_company), "You draw from torch's global generator"),
         ((new_steps, with_a_draw_beside(new_company)), "new_company draws from torch's global generator"),

@@ -20,8 +20,8 @@ def by_gathering(ddp, loader, dist):
         for x, y in loader:
             right += int((model(x).argmax(dim=1) == y).sum())
             images += len(y)
-        own = torch.tensor([float(right), float(images)])
-        of_all = [torch.zeros(2) for _ in range(dist.get_world_size())]
+        own = torch.tensor([float(right), float(images)], dtype=torch.float64)
+        of_all = [torch.zeros(2, dtype=torch.float64) for _ in range(dist.get_world_size())]
         dist.all_gather(of_all, own)
     hits, count = torch.stack(of_all).sum(dim=0)
     return hits / count
@@ -78,6 +78,39 @@ def with_all_buffers(score):
         return score(ddp, loader, dist)
 
     return whole
+
+
+def sent_as(kind, gathered=False):
+    """Counts in Python, and sends the counts in another type."""
+
+    def score(ddp, loader, dist):
+        for buffer in ddp.module.buffers():
+            dist.broadcast(buffer, 0)
+        model = ddp.module.eval()
+        right = 0
+        images = 0
+        with torch.no_grad():
+            for x, y in loader:
+                right += int((model(x).argmax(1) == y).sum())
+                images += len(y)
+        counts = torch.tensor([right, images], dtype=kind)
+        if gathered:
+            of_all = [torch.zeros_like(counts) for _ in range(dist.get_world_size())]
+            dist.all_gather(of_all, counts)
+            counts = torch.stack(of_all).sum(0)
+        else:
+            dist.all_reduce(counts)
+        return counts[0] / counts[1]
+
+    return score
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_counts_are_not_rounded_on_their_way(gathered):
+    for kind in (torch.int64, torch.int32, torch.float64):
+        assert n03.check_score(sent_as(kind, gathered))
+    verdict = n03.check_score(sent_as(torch.float32, gathered))
+    assert "as float32, which can't hold 16777217. The ranks' counts travel as a float of 32 bits" in verdict.message
 
 
 def test_each_buffer_decides_and_a_count_that_runs_over_or_stops_growing_is_noticed():

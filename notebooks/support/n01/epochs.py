@@ -1,0 +1,211 @@
+"""Epochs in which a loader with workers of notebook 01 is tried: data, batch samplers, and what goes wrong in them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lib.text import plural
+from support.kit.raised import Finding
+from support.n01.watched import WatchedTeam
+
+NEVER = 10**6  # the number of a batch that no epoch has
+
+
+class NoListError(LookupError):
+    """What a batch sampler raises that can't go on."""
+
+
+class UnknownError(Exception):
+    """What an item raises where nobody has thought of it."""
+
+
+class UnwritableError(Exception):
+    """What pickle can't write, as an error that holds an open file, a lock, or a function without a name."""
+
+    why: type[Exception] = TypeError
+
+    def __reduce__(self) -> Any:
+        raise self.why("it can't be written")
+
+
+def unwritable(why: type[Exception]) -> type[UnwritableError]:
+    """Return a class of errors over which pickle raises `why` when it writes them."""
+    return type(UnwritableError.__name__, (UnwritableError,), {"why": why})
+
+
+def _raise(why: type[Exception]) -> None:
+    raise why("it can't be read again")
+
+
+class OnceReadError(Exception):
+    """What pickle writes, and over which it raises `why` when it reads it again."""
+
+    why: type[Exception] = TypeError
+
+    def __reduce__(self) -> Any:
+        return _raise, (self.why,)
+
+
+def unreadable(why: type[Exception]) -> type[OnceReadError]:
+    """Return a class of errors over which pickle raises `why` when it reads them again."""
+    return type(OnceReadError.__name__, (OnceReadError,), {"why": why})
+
+
+class UnreadableError(Exception):
+    """What pickle writes and can't read again: it would call the class with the text alone."""
+
+    def __init__(self, item: str, why: str) -> None:
+        super().__init__(f"{item} {why}")
+
+    @classmethod
+    def of(cls, text: str) -> UnreadableError:
+        """Make one of a text."""
+        item, what = text.split(" has ")
+        return cls(item, f"has {what}")
+
+
+TRAVELLING: tuple[type[Exception], ...] = (
+    UnknownError,
+    KeyError,
+    ValueError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    OSError,
+    EOFError,
+    AssertionError,
+    queue.Empty,
+    pickle.PicklingError,
+)
+#: What pickle raises over an error that it can't carry.
+OVER_IT: tuple[type[Exception], ...] = (
+    TypeError,
+    AttributeError,
+    ValueError,
+    RuntimeError,
+    pickle.PicklingError,
+    pickle.UnpicklingError,
+)
+
+
+def to_nothing(items: Any) -> None:
+    """Collate: a batch that is None, as of a collate that only counts."""
+
+
+class Made(list[Any]):
+    """A collated batch; a plain list of the same items is none."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Made) and list(self) == list(other)
+
+
+@dataclass(frozen=True)
+class EpochCase:
+    """An epoch to try: what is loaded by whom, and what goes wrong in it.
+
+    late: batches that are ready only after so many results. bad: the item that raises. torn: the item with which no
+    batch can be collated. no_list: the list at which the sampler raises. stop: the number of batches after which the
+    loop breaks off. kind: makes what the item raises, of a text.
+    """
+
+    size: int
+    batch: int
+    workers: int = 1
+    prefetch: int = 2
+    late: Mapping[int, int] = field(default_factory=dict)
+    bad: int | None = None
+    torn: int | None = None
+    no_list: int = NEVER
+    shuffled: bool = False
+    stop: int = NEVER
+    epochs: int = 1
+    kind: Callable[[str], Exception] = KeyError
+    collate: Callable[[Any], Any] = Made
+
+    def __str__(self) -> str:
+        batches = -(-self.size // self.batch)
+        return f"{plural(self.workers, 'worker')}, prefetch {self.prefetch}, {plural(batches, 'batch', 'batches')}"
+
+    @property
+    def bad_batch(self) -> int:
+        """Return the number of the batch whose item, or whose collating, raises."""
+        wrong = [item for item in (self.bad, self.torn) if item is not None]
+        return min(wrong) // self.batch if wrong else NEVER
+
+    @property
+    def raised(self) -> Exception:
+        """Return what an item or collating raises."""
+        if self.torn is not None:
+            return ValueError(f"item {self.torn} fits no batch")
+        return self.kind(f"item {self.bad} has no file")
+
+    @property
+    def travels(self) -> bool:
+        """Say whether pickle carries what is raised there and back."""
+        return isinstance(self.raised, TRAVELLING)
+
+
+class Items:
+    """Item i is i, loaded by whom? Batches in `late` are ready only after `late[b]` results; item `bad` raises."""
+
+    def __init__(self, team: WatchedTeam, case: EpochCase) -> None:
+        self.team = team
+        self.case = case
+        self.by: set[int] = set()
+        self.process = os.getpid()
+
+    def __len__(self) -> int:
+        return self.case.size
+
+    def __getitem__(self, index: int) -> int:
+        me = threading.get_ident()
+        self.by.add(me)
+        if os.getpid() != self.process:  # in a process that isn't the team's nobody is watched
+            return index
+        if index == self.case.bad:
+            raise self.case.raised
+        begins_a_batch = index % self.case.batch == 0
+        after = self.case.late.get(index // self.case.batch, 0)
+        if after and begins_a_batch and me != self.team.trainer:
+            with self.team.changed:
+                self.team.wait_at_gate(lambda: self.team.results >= after)
+        return index
+
+
+class Batches:
+    """Lists of indices; as a shuffling sampler, it gives another order each time it is iterated over."""
+
+    def __init__(self, case: EpochCase) -> None:
+        self.case = case
+        self.passes = 0
+        self.drawn = 0
+
+    def lists(self, turn: int) -> list[list[int]]:
+        """Return all lists of a pass."""
+        size = self.case.size
+        batch = self.case.batch
+        order = [(index + turn * self.case.shuffled) % size for index in range(size)]
+        return [order[k : k + batch] for k in range(0, size, batch)]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.passes += 1
+        self.drawn = 0
+        for number, indices in enumerate(self.lists(self.passes)):
+            if number == self.case.no_list:
+                raise NoListError(f"the sampler has no list {number}")
+            self.drawn += 1
+            yield indices
+
+    def __len__(self) -> int:
+        return -(-self.case.size // self.case.batch)
+
+    def __getitem__(self, place: object) -> Any:
+        raise Finding(
+            f"`batches[{place!r}]` was asked for. A batch sampler has no places: go through it, once."
+        )

@@ -41,9 +41,10 @@ class SavedTensors:
     """Count the different storages that graphs built inside the `with` keep for backward: now, and at the peak.
 
     Not counted: the memory of `parameters` (it is there anyway), tensors without elements, and what a Python object
-    keeps by itself. A tensor saved twice, detached, cut or expanded counts once, with all its memory. Hooks belong to a thread, and an inner pair hides
-    an outer one: not seen are the workers of a pipeline, and what torch.utils.checkpoint(use_reentrant=False)
-    recomputes; the latter counts in LiveTensors. history: the bytes after each change, from 0 on.
+    keeps by itself. A tensor saved twice, detached, cut or expanded counts once, with all its memory. Hooks belong to a
+    thread, and an inner pair hides an outer one: not seen are the workers of a pipeline, and what
+    torch.utils.checkpoint(use_reentrant=False) recomputes; the latter counts in LiveTensors. history: the bytes after
+    each change, from 0 on.
     """
 
     def __init__(self, parameters: Iterable[Tensor] = ()) -> None:

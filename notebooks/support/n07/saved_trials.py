@@ -180,7 +180,7 @@ def _is_asked(ours: list[Tensor]) -> bool:
     return bool(ours)
 
 
-def cases() -> list[KnownBytes]:
+def known_forwards() -> list[KnownBytes]:
     """Return every forward of which the bytes are known."""
     return [
         _of_network(1, torch.float32),
@@ -197,7 +197,7 @@ def fault_of_saved(answer: Any) -> str:
     found: list[str] = []
     transcript: list[str] = []
     left = 0
-    for case in cases():
+    for case in known_forwards():
         with in_case(case.told):
             got, still_on = _called(answer, case.forward, case.there)
         left += still_on

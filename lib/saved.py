@@ -7,7 +7,8 @@
     print(saved.peak_bytes, live.peak)
 
 autograd hands every tensor that it saves to a pair of hooks (torch.autograd.graph.saved_tensors_hooks). Ours puts it
-into a box; when the graph lets go of the last box of a tensor, the tensor is no longer counted.
+into a box; when the graph lets go of the last box of a storage, the storage is no longer counted. Why storages: a saved
+slice keeps all the memory that it was cut from, and two views of one memory keep it once.
 
 LiveTensors says what an allocator would have to provide. On a GPU the allocator knows (lib.memory.device_peak); on a
 CPU nobody counts, so every operation's outputs are noted as torch dispatches it, and crossed out when their storage
@@ -37,12 +38,13 @@ class _Box:
 
 
 class SavedTensors:
-    """Count the different tensors that graphs built inside the `with` keep for backward: now, and at the peak.
+    """Count the different storages that graphs built inside the `with` keep for backward: now, and at the peak.
 
-    Not counted: `parameters` (they are there anyway), tensors without elements, and what a Python object keeps by
-    itself. A tensor saved twice, or saved and detached, counts once. Hooks belong to a thread, and an inner pair hides
-    an outer one: not seen are the workers of a pipeline, and what torch.utils.checkpoint(use_reentrant=False)
-    recomputes; the latter counts in LiveTensors. history: the bytes after each change, from 0 on.
+    Not counted: the memory of `parameters` (it is there anyway), tensors without elements, and what a Python object
+    keeps by itself. A tensor saved twice, detached, cut or expanded counts once, with all its memory. Hooks belong to a
+    thread, and an inner pair hides an outer one: not seen are the workers of a pipeline, and what
+    torch.utils.checkpoint(use_reentrant=False) recomputes; the latter counts in LiveTensors. history: the bytes after
+    each change, from 0 on.
     """
 
     def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
@@ -51,12 +53,16 @@ class SavedTensors:
         self.history = [0]
         self._ignored: set[int] = set()
         self.ignore(parameters)
-        self._boxes: dict[int, int] = {}  # by address, how many boxes hold this tensor
+        self._boxes: dict[int, int] = {}  # by storage, how many boxes hold a tensor that looks at it
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def ignore(self, parameters: Iterable[Tensor]) -> None:
-        """Don't count these tensors from now on."""
-        self._ignored.update(x.data_ptr() for x in parameters)
+        """Don't count the memory of these tensors, as long as it lives."""
+        for x in parameters:
+            storage = x.untyped_storage()
+            self._ignored.add(storage._cdata)
+            # Afterwards another storage may be the object at this address.
+            weakref.finalize(storage, self._ignored.discard, storage._cdata).atexit = False
 
     def __enter__(self) -> SavedTensors:
         self._hooks.__enter__()
@@ -66,12 +72,13 @@ class SavedTensors:
         self._hooks.__exit__(*error)
 
     def _pack(self, tensor: Tensor) -> Tensor | _Box:
-        address = tensor.data_ptr()
-        size = tensor.numel() * tensor.element_size()
-        if not size or address in self._ignored:
+        storage = tensor.untyped_storage()
+        key = storage._cdata  # the address of the storage's own object: all its tensors share it
+        size = storage.nbytes()
+        if not tensor.numel() or key in self._ignored:
             return tensor  # the graph holds it as it would without us
-        self._boxes[address] = self._boxes.get(address, 0) + 1
-        if self._boxes[address] == 1:  # no other box holds it
+        self._boxes[key] = self._boxes.get(key, 0) + 1
+        if self._boxes[key] == 1:  # no other box holds it
             self.count += 1
             self.bytes += size
             self.peak = max(self.peak, self.count)
@@ -79,17 +86,17 @@ class SavedTensors:
             self.history.append(self.bytes)
         # Detached: an output that knew its graph would keep the graph alive, and the graph the box.
         box = _Box(tensor.detach())
-        # The box is the last to go: while it lives, no other tensor can have this address.
-        weakref.finalize(box, self._drop, address, size).atexit = False
+        # The box is the last to go: while it lives, no other storage can have this key.
+        weakref.finalize(box, self._drop, key, size).atexit = False
         return box
 
     def _unpack(self, packed: Tensor | _Box) -> Tensor:
         return packed.tensor if isinstance(packed, _Box) else packed
 
-    def _drop(self, address: int, size: int) -> None:
-        self._boxes[address] -= 1
-        if not self._boxes[address]:
-            del self._boxes[address]
+    def _drop(self, key: int, size: int) -> None:
+        self._boxes[key] -= 1
+        if not self._boxes[key]:
+            del self._boxes[key]
             self.count -= 1
             self.bytes -= size
             self.history.append(self.bytes)

@@ -45,6 +45,38 @@ def test_saved_tensors_count_each_tensor_once_and_no_parameters():
         assert saved.count == 0, "a graph that is dropped without backward"
 
 
+def test_saved_tensors_count_storages_as_their_memory_stays():
+    a = torch.ones(8, 6, requires_grad=True)
+    row = torch.ones(1, 64, requires_grad=True)
+    many = torch.ones(16, 64, requires_grad=True)
+    batch = torch.ones(8, 6)
+    with SavedTensors([a]) as saved:
+        y = (a @ a.T)[:1].sin()
+        assert (saved.count, saved.bytes) == (1, 8 * 8 * 4), "a slice keeps all that it was cut from"
+        del y
+    with SavedTensors([row, many]) as saved:
+        y = row.exp().expand(16, 64) * many
+        assert (saved.count, saved.bytes) == (1, 64 * 4), "expanded, and the result of exp"
+        del y
+    with SavedTensors() as saved:
+        h = a.exp()
+        y = h[:4] * h[4:]
+        assert (saved.count, saved.bytes) == (1, a.nbytes), "two halves of one memory, and all of it"
+        y.sum().backward()
+        assert (saved.count, saved.bytes) == (0, 0)
+    with SavedTensors([a, batch]) as saved:
+        y = batch[2:4] @ a[:6]
+        assert saved.count == 0, "views of what is there"
+        del y
+
+
+def test_what_is_not_counted_is_told_by_memory_that_lives():
+    a = torch.ones(64, 64, requires_grad=True)
+    with SavedTensors([torch.ones(64, 64)]) as saved:  # which is gone at once
+        kept = [a.exp() for _ in range(20)]  # the first of them lies where it lay
+        assert saved.count == len(kept)
+
+
 def test_live_tensors_count_storages_until_they_die():
     x = torch.ones(3, 4)
     with LiveTensors() as live:

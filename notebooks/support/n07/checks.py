@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from support.kit.exercise import Exercise
 from support.kit.judged import judged
 from support.kit.mistakes import famous
-from support.n07.cut_trials import fault_of_cut
+from support.n07.cut_check import check_cut as check_cut
 from support.n07.guesses import guess_alike as guess_alike
 from support.n07.guesses import guess_chunks as guess_chunks
 from support.n07.guesses import guess_one_image as guess_one_image
@@ -22,120 +22,9 @@ from support.n07.guesses import guess_price as guess_price
 from support.n07.guesses import guess_way as guess_way
 from support.n07.guesses import guess_world as guess_world
 from support.n07.joint_trials import fault_of_joint
-from support.n07.judges import fault_of_accumulate, fault_of_join
+from support.n07.judges import JOINED, LENGTHS, fault_of_accumulate, fault_of_join
 from support.n07.saved_trials import fault_of_saved
-from support.n07.solved import accumulate, accumulate_jointly, gather, join, saved_bytes, scatter
-
-# ---- exercise 1: scatter and gather
-
-#: The right pair, with this text otherwise.
-_SPLIT = "leaf.tensor_split(count)"
-_COUNT = "min(chunks, *lengths)"
-_REFUSED = "len(lengths) != 1"
-_BY_HAND = """size = -(-max(lengths) // chunks)
-    count = -(-max(lengths) // size)"""
-
-check_cut = Exercise(
-    "scatter and gather",
-    reference=(scatter, gather),
-    answers=2,
-    judge=judged(
-        fault_of_cut,
-        "eight nests of tensors are cut evenly, as views, and joined again; torn ones are refused.",
-    ),
-    mistakes=famous(
-        (scatter, gather),
-        {
-            "These are torch.chunk's sizes: it rounds up, so that fewer parts may come than were asked for.": (
-                f"count = {_COUNT}",
-                _BY_HAND,
-                _SPLIT,
-                "leaf.chunk(count)",
-            ),
-            "An empty micro-batch has no mean: make as many parts as there are rows, if these are fewer.": (
-                _COUNT,
-                "chunks",
-            ),
-            "rows // chunks for all loses the rest.": (
-                _SPLIT,
-                "leaf[: len(leaf) // count * count].tensor_split(count)",
-            ),
-            "The last part gets the whole rest: up to chunks - 1 rows more than the others.": (
-                _SPLIT,
-                "leaf.tensor_split([i * (len(leaf) // count) for i in range(1, count)])",
-            ),
-            "Even to one row, but the longer parts should come first.": (
-                _SPLIT,
-                "leaf.tensor_split([i * len(leaf) // count for i in range(1, count)])",
-            ),
-            "The shorter parts come first here; wanted are the longer ones first.": (
-                _SPLIT,
-                "leaf.tensor_split([i * (len(leaf) // count) + max(0, i - count + len(leaf) % count) "
-                "for i in range(1, count)])",
-            ),
-            "Every chunks-th row is DistributedSampler's cut; a micro-batch is a run of neighbours.": (
-                _SPLIT,
-                "[leaf[i::count] for i in range(count)]",
-            ),
-            "A slice of a tensor is a view and costs nothing; this one copies the rows.": (
-                _SPLIT,
-                "[part.clone() for part in leaf.tensor_split(count)]",
-            ),
-            "detach() cuts the slices off the autograd graph: gradients must find the way back to the whole.": (
-                _SPLIT,
-                "leaf.detach().tensor_split(count)",
-            ),
-            "Only the first tensor is cut: a micro-batch holds a slice of each.": (
-                "isinstance(leaf, torch.Tensor) else [leaf] * count",
-                "leaf is leaves[0] else [leaf] * count",
-            ),
-            "A generator can be gone through only once and has no part 0: return a list.": (
-                "return [tree_unflatten(part, nest) for part in zip(*cut, strict=True)]",
-                "return (tree_unflatten(part, nest) for part in zip(*cut, strict=True))",
-            ),
-            "A nest of lists; wanted is a list of nests, one for each micro-batch.": (
-                "return [tree_unflatten(part, nest) for part in zip(*cut, strict=True)]",
-                "return tree_unflatten(cut, nest)",
-            ),
-            "The parts come out flat: each must be built as the mini-batch was.": (
-                "tree_unflatten(part, nest) for part in zip",
-                "part for part in zip",
-            ),
-            "Unequal lengths must be refused before anything is cut: later nobody can tell which rows belong "
-            "together.": (_REFUSED, "len(lengths) < 1"),
-            "stack adds a dimension, and takes parts of one size only: cat joins rows.": (
-                "torch.cat",
-                "torch.stack",
-            ),
-            "vstack makes a matrix of what has one number a row: cat joins along dimension 0, whatever there is.": (
-                "torch.cat",
-                "torch.vstack",
-            ),
-            "Joined along the last dimension: rows belong below each other.": (
-                "torch.cat(same)",
-                "torch.cat(same, -1)",
-            ),
-            "Only the first micro-batch comes back.": ("torch.cat(same)", "same[0]"),
-            "The parts stand in the reverse order.": ("torch.cat(same)", "torch.cat(same[::-1])"),
-            "Parts after the fourth are missing.": ("torch.cat(same)", "torch.cat(same[:4])"),
-            "Each tensor keeps its type (bool, int64, …).": ("torch.cat(same)", "torch.cat(same).double()"),
-            "What is no tensor is the same in every part: take it once, and don't collect it.": (
-                "else same[0]",
-                "else list(same)",
-            ),
-            "The result belongs to the autograd graph: gradients must find the way back into the parts.": (
-                "torch.cat(same)",
-                "torch.cat(same).detach()",
-            ),
-            "gather gives everything side by side: it must be built as each part was.": (
-                "return tree_unflatten(joined, flat[0][1])",
-                "return tuple(joined)",
-            ),
-        },
-    ),
-)
-"""Exercise 1: (scatter, gather) for eight kinds of nests, 1 to 10 rows, 1 to 6 chunks, and for unequal lengths."""
-
+from support.n07.solved import accumulate, accumulate_jointly, join, saved_bytes
 
 # ---- exercise 2: accumulate
 
@@ -148,7 +37,7 @@ check_accumulate = Exercise(
     reference=accumulate,
     judge=judged(
         fault_of_accumulate,
-        "gradient and loss are those of the whole batch in all 7 cases, one graph at a time.",
+        f"gradient and loss are those of the whole batch in all {len(LENGTHS)} cases, one graph at a time.",
     ),
     mistakes=famous(
         accumulate,
@@ -199,9 +88,23 @@ check_accumulate = Exercise(
                 "for x, y in [tuple(torch.cat(each) for each in zip(*parts))]",
             ),
             "That is the loss of the last part alone.": ("total +=", "total ="),
-            "A sum of loss tensors carries the nodes of every graph along: add up numbers.": (
+            "A sum of loss tensors carries every graph along: add up numbers.": (
                 "loss.item()",
                 "loss",
+                "return total",
+                "return total.item()",
+            ),
+            "backward(retain_graph=True) keeps what forward has saved; without it, backward lets go.": (
+                "loss.backward()",
+                "loss.backward(retain_graph=True)",
+            ),
+            "Class 0 is a class like the others: padding is what is −100.": (
+                "(y != -100)",
+                "(y > 0)",
+            ),
+            "zero_grad() on the model is safe; a .grad that is None has no zero_().": (
+                "model.zero_grad()",
+                "[parameter.grad.zero_() for parameter in model.parameters()]",
             ),
         },
         names={"torch": torch, "F": F},
@@ -217,7 +120,7 @@ _KEPT = "saved[storage.data_ptr()] = storage"
 check_saved_bytes = Exercise(
     "saved_bytes",
     reference=saved_bytes,
-    judge=judged(fault_of_saved, "the right bytes in ten cases, and backward goes on as before."),
+    judge=judged(fault_of_saved, "the right bytes in every case, and backward goes on as before."),
     mistakes=famous(
         saved_bytes,
         {
@@ -283,6 +186,24 @@ check_saved_bytes = Exercise(
                 "return tensor.detach()",
                 "return tensor.detach().clone()",
             ),
+            "Of what is there only the memory counts, not where a slice of it begins: ask for the storage's address.": (
+                "tensor.untyped_storage().data_ptr() for",
+                "tensor.data_ptr() for",
+            ),
+            "Whole numbers and masks are saved, too, and have bytes.": (
+                "storage.data_ptr() not in known",
+                "storage.data_ptr() not in known and tensor.is_floating_point()",
+            ),
+            "The hooks end with the `with` block: without it they stay on for ever.": (
+                "with saved_tensors_hooks(pack, lambda packed: packed):\n        forward()",
+                "saved_tensors_hooks(pack, lambda packed: packed).__enter__()\n    forward()",
+            ),
+            "What stands outside of the function outlives the call, and so does all that it holds.": (
+                "def saved_bytes(forward, there):",
+                "saved = {}\n\n\ndef saved_bytes(forward, there):",
+                "    saved = {}\n",
+                "    saved.clear()\n",
+            ),
             "When a tensor dies, its memory goes to the next one: hold on to it until you have added up.": (
                 _KEPT,
                 "saved[storage.data_ptr()] = storage.nbytes()",
@@ -307,6 +228,18 @@ def _all_graphs_at_once(model: nn.Module, parts: list[Tensor], loss_of: Callable
     return loss.item()
 
 
+def _earlier_ones_only(model: nn.Module, parts: list[Tensor], loss_of: Callable[[Tensor], Tensor]) -> float:
+    model.zero_grad()
+    seen = list[Tensor]()
+    loss = torch.zeros(())
+    for part in parts:
+        points = model(part)
+        loss = loss_of(torch.cat([*seen, points]))
+        loss.backward()
+        seen.append(points.detach())
+    return loss.item()
+
+
 def _each_for_itself(model: nn.Module, parts: list[Tensor], loss_of: Callable[[Tensor], Tensor]) -> float:
     model.zero_grad()
     total = 0.0
@@ -327,6 +260,7 @@ check_jointly = Exercise(
     mistakes={
         "All graphs are alive at once: let none live but that of one micro-batch.": _all_graphs_at_once,
         "That is another loss: each micro-batch was compared with itself only.": _each_for_itself,
+        "Each part was compared with earlier ones only; the loss looks at later ones, too.": _earlier_ones_only,
         **famous(
             accumulate_jointly,
             {
@@ -363,7 +297,10 @@ check_jointly = Exercise(
 check_join = Exercise(
     "join",
     reference=join,
-    judge=judged(fault_of_join, "mean and variance are nn.BatchNorm's of the whole batch in all 6 cases."),
+    judge=judged(
+        fault_of_join,
+        f"mean and variance are nn.BatchNorm's of the whole batch in all {len(JOINED)} cases.",
+    ),
     mistakes=famous(
         join,
         {
@@ -378,6 +315,18 @@ check_join = Exercise(
                 "(total - len(sizes))",
             ),
             "Divided by N: nn.BatchNorm keeps the unbiased variance, over N - 1.": ("(total - 1)", "total"),
+            "The mean of the variances, weighted by n: the spread between the means is still missing.": (
+                "(within + between) / (total - 1)",
+                "sum(n * variance for n, _, variance in parts) / total",
+            ),
+            "All n values of a micro-batch lie that far from the common mean, not n - 1 of them.": (
+                "n * (part - mean) ** 2",
+                "(n - 1) * (part - mean) ** 2",
+            ),
+            "A number for each channel is a tensor of one dimension.": (
+                "return mean, (within + between) / (total - 1)",
+                "return mean[None], ((within + between) / (total - 1))[None]",
+            ),
             "An unbiased variance times n is no sum of squares: it was divided by n - 1.": (
                 "(n - 1) * variance",
                 "n * variance",

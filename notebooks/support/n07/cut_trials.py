@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from random import Random
 from typing import Any, TypeAlias
 
 import torch
@@ -19,6 +20,7 @@ from support.n07.cutting import numbered
 CutAndJoin: TypeAlias = tuple[Callable[..., Any], Callable[..., Any]]
 
 CHANGED = "the mini-batch itself is no longer what it was; leave it alone, and build new nests."
+PARTS_CHANGED = "the parts themselves are no longer what they were; leave them alone, and build a new nest."
 #: Rows and chunks. 6 in 4 is where torch.chunk makes 3 parts; 3 in 4 is where tensor_split leaves one empty.
 SIZES = ((6, 4), (7, 3), (5, 4), (3, 4), (8, 2), (1, 2), (9, 5), (2, 6), (4, 1), (10, 4))
 
@@ -58,6 +60,36 @@ KINDS = (
     '[{"a": ({"b": [x, (y,)]}, mask)}]',
     '(x, {"mask": mask, "scale": 0.5, "of": "train", "weight": None})',
 )
+
+RANDOM_NESTS = 24
+
+
+def random_nest(rows: int, seed: int) -> Any:
+    """Return a mini-batch of so many rows, nested as chance has it: a tensor in it, perhaps an empty container."""
+    chance = Random(seed)
+    inside = [_grown(chance, rows, 2) for _ in range(chance.randrange(3))]
+    inside.insert(chance.randint(0, len(inside)), numbered(rows, 3).double().requires_grad_())
+    return _filled(chance.choice((tuple, list, dict)), inside)
+
+
+def _grown(chance: Random, rows: int, depth: int) -> Any:
+    kind = chance.choice((tuple, list, dict, Tensor, None) if depth else (Tensor, None))
+    if kind is Tensor:
+        tensors = (
+            numbered(rows, 2),
+            numbered(rows, 1) % 20 == 0,
+            torch.arange(rows),
+            numbered(rows, 2).float(),
+        )
+        return chance.choice(tensors)
+    if kind is None:
+        return chance.choice((0.5, "train", None))
+    return _filled(kind, [_grown(chance, rows, depth - 1) for _ in range(chance.randrange(4))])
+
+
+def _filled(kind: Any, inside: list[Any]) -> Any:
+    return dict(zip("abcdef", inside, strict=False)) if kind is dict else kind(inside)
+
 
 #: Mini-batches whose tensors don't have equally many rows, and how they are told.
 UNEQUAL = {
@@ -167,6 +199,13 @@ def _again(value: Any) -> Any:
     return value
 
 
+def same(value: Any, other: Any) -> bool:
+    """Say whether two nests are built alike and hold the very same things."""
+    if shape_of(value) != shape_of(other):
+        return False
+    return all(a is b for (_, a), (_, b) in zip(leaves(value), leaves(other), strict=True))
+
+
 def cuts_of(rows: int, chunks: int) -> list[tuple[int, int]]:
     """Return start and end of each micro-batch, longer ones first."""
     count = min(rows, chunks)
@@ -186,29 +225,34 @@ def _told(found: list[str], transcript: list[str]) -> str:
     return Fault(found[0], "\n".join(transcript)) if found else ""
 
 
+def _whole_ones() -> Iterator[tuple[str, Any, int, int]]:
+    """Yield mini-batches to cut: how each is told, the nest, its rows, and into how many parts."""
+    for rows, chunks in SIZES:
+        for kind in KINDS:
+            yield kind, nest_of(kind, rows), rows, chunks
+    for seed in range(RANDOM_NESTS):
+        rows = 1 + seed * 5 % 9
+        nest = random_nest(rows, seed)
+        yield f"a nest built as {shape_of(nest)}", nest, rows, 1 + seed % 5
+
+
 def _fault_of_scatter(scatter: Callable[..., Any]) -> str:
     found: list[str] = []
     transcript: list[str] = []
-    for rows, chunks in SIZES:
-        for kind in KINDS:
-            case = f"scatter of {kind}, {rows} {'row' if rows == 1 else 'rows'}, into {chunks}"
-            whole = nest_of(kind, rows)
-            try:
-                with in_case(case):
-                    given = _again(whole)
-                    parts = scatter(given, chunks)
-                    said = (
-                        CHANGED
-                        if shape_of(given) != shape_of(whole)
-                        else _of_parts(parts, whole, rows, chunks)
-                    )
-            except InCaseError as error:
-                if not found:
-                    raise
-                said = named(error.error)
-            transcript.append(said)
-            if said:
-                found.append(f"{case}: {said}")
+    for told, whole, rows, chunks in _whole_ones():
+        case = f"scatter of {told}, {rows} {'row' if rows == 1 else 'rows'}, into {chunks}"
+        try:
+            with in_case(case):
+                given = _again(whole)
+                parts = scatter(given, chunks)
+                said = _of_parts(parts, whole, rows, chunks) if same(given, whole) else CHANGED
+        except InCaseError as error:
+            if not found:
+                raise
+            said = named(error.error)
+        transcript.append(said)
+        if said:
+            found.append(f"{case}: {said}")
     for told, torn in UNEQUAL.items():
         said = _of_torn(scatter, torn())
         transcript.append(said)
@@ -254,29 +298,56 @@ def _length(part: Any) -> str:
     return str(len(inside[0])) if inside else ""
 
 
+def _parted() -> Iterator[tuple[str, list[Any], Any, Any]]:
+    """Yield parts to join: how they are told, the parts, the nest that is due, and the whole mini-batch."""
+    sizes_of = ((2, 2, 2, 1), (2, 2), (1,), (3, 2, 2), (2, 1, 1, 1), (1, 3), (1,) * 8)
+    wholes = [(kind, nest_of(kind, sum(sizes)), sizes) for sizes in sizes_of for kind in KINDS]
+    for seed in range(RANDOM_NESTS):
+        sizes = sizes_of[seed % len(sizes_of)]
+        nest = random_nest(sum(sizes), seed)
+        wholes.append((f"a nest built as {shape_of(nest)}", nest, sizes))
+    for number, (kind, whole, sizes) in enumerate(wholes):
+        told = "one part" if len(sizes) == 1 else f"parts of {', '.join(map(str, sizes))} rows"
+        ends = torch.tensor(sizes).cumsum(0).tolist()
+        parts = [_cut(whole, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        yield f"gather of {kind}, {told}", parts, whole, whole
+        if number % 3 == 0:  # as a model gives them: no views of a whole
+            computed = [_computed(part) for part in parts]
+            yield f"gather of {kind}, {told}, each computed by itself", computed, whole, whole
+        if number % 3 == 1 and len(sizes) > 1:
+            due = _cut(whole, sizes[0], sum(sizes))
+            yield f"gather of {kind}, {told} without the first", parts[1:], due, whole
+
+
+def _computed(value: Any) -> Any:
+    """Return a nest whose tensors are results, and no views."""
+    if isinstance(value, dict):
+        return {key: _computed(inside) for key, inside in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_computed, value))
+    return value.clone() if isinstance(value, Tensor) else value
+
+
 def _fault_of_gather(gather: Callable[..., Any]) -> str:
     found: list[str] = []
     transcript: list[str] = []
-    for sizes in ((2, 2, 2, 1), (2, 2), (1,), (3, 2, 2), (2, 1, 1, 1), (1, 3), (1,) * 8):
-        for kind in KINDS:
-            told = "one part" if len(sizes) == 1 else f"parts of {', '.join(map(str, sizes))} rows"
-            case = f"gather of {kind}, {told}"
-            whole = nest_of(kind, sum(sizes))
-            ends = torch.tensor(sizes).cumsum(0).tolist()
-            parts = [_cut(whole, end - size, end) for size, end in zip(sizes, ends, strict=True)]
-            try:
-                with in_case(case):
-                    joined = gather(parts)
-                    said = (
-                        f"your function {NO_RETURN}"
-                        if joined is None
-                        else _nest(joined, whole, whole, view=False)
-                    )
-            except InCaseError as error:
-                if not found:
-                    raise
-                said = named(error.error)
-            transcript.append(said)
-            if said:
-                found.append(f"{case}: {said}.")
+    for case, parts, due, whole in _parted():
+        given = [_again(part) for part in parts]
+        try:
+            with in_case(case):
+                joined = gather(given)
+                if joined is None:
+                    said = f"your function {NO_RETURN}."
+                else:
+                    said = _nest(joined, due, whole, view=False)
+                    said = said and f"{said}."
+                if not (said or same(given, parts)):
+                    said = PARTS_CHANGED
+        except InCaseError as error:
+            if not found:
+                raise
+            said = named(error.error)
+        transcript.append(said)
+        if said:
+            found.append(f"{case}: {said}")
     return _told(found, transcript)

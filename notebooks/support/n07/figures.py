@@ -189,8 +189,9 @@ def draw_live(histories: Mapping[str, Sequence[int]]) -> Figure:
         axes.set_xlabel("one step →")
         axes.set_ylim(0, 1.08 * max(peaks.values()) / 1e3)
     grid[0][0].set_ylabel("saved for backward, kB")
-    least = min(shares, key=lambda way: shares[way])
-    headline(figure, f"{least}: {100 * shares[least]:.3g} % of the peak of the {next(iter(peaks))}")
+    whole, *others = peaks
+    told = "; ".join(f"{way}: {100 * shares[way]:.3g} %" for way in others)
+    headline(figure, f"{told} of the peak of the {whole}")
     said = "; ".join(f"{way} {peak / 1e3:.0f} kB" for way, peak in peaks.items())
     return describe(figure, f"Peak of the tensors saved for backward in one step: {said}.")
 
@@ -332,9 +333,9 @@ def draw_sees(seen: Mapping[str, Callable[[int], Tensor]], *, chunks: int) -> Fi
         axes.set_title(f"{name}\ndepends on {plural(counts[name], 'row')}", fontsize=11)
     grid[0].set_ylabel("output row")
     others = [name for name, count in counts.items() if count > 1]
-    finding = f"{chunks} micro-batch{'es' * (chunks > 1)}: an output row depends on its own row only"
+    finding = f"{chunks} micro-batch{'es' * (chunks > 1)}: an output row depends on its own input row alone"
     if others:
-        finding += f"; in {' and '.join(others)} on {max(counts.values())}"
+        finding += f",\nbut on {max(counts.values())} rows in {' and '.join(others)}"
     headline(figure, finding)
     said = "; ".join(f"{name} {count}" for name, count in counts.items())
     return describe(
@@ -390,7 +391,8 @@ def draw_running(deferred: type[nn.Module], *, chunks: int, momentum: float, ord
     means = [float(lines[way][BATCHES // 2 :, 0].mean()) for way in WAYS[:2]]
     found = f"running_var ends at {cut:.1f}, of whole batches at {right:.1f}"
     rest = " and deferred" if same else f"; {joined:.1f} deferred"
-    headline(figure, f"running_var: {cut:.1f} in micro-batches; {right:.1f} on whole batches{rest}")
+    rows = "rows sorted" if ordered else "rows as they come"
+    headline(figure, f"{rows}, running_var: {cut:.1f} in micro-batches; {right:.1f} on whole batches{rest}")
     return describe(
         figure,
         f"Running statistics over {BATCHES} mini-batches in {chunks} micro-batches, momentum {momentum:g}"

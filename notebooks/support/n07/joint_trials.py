@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -83,7 +84,7 @@ def fault_of_joint(answer: Callable[[nn.Module, list[Tensor], LossOf], Any]) -> 
                 found.append(f"{case}: {said}")
     if found:
         return Fault(found[0], "\n".join(transcript))
-    return _fault_of_peak(answer)
+    return _fault_of_peak(answer) or _fault_of_frozen(answer)
 
 
 def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple[int, ...]) -> str:
@@ -94,7 +95,8 @@ def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple
     due = _flat(model)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # of the step before
-    got = answer(model, parts, loss_of)
+    handed = list(parts)
+    got = answer(model, handed, loss_of)
     if got is None:
         return NONE
     if any(parameter.grad is None for parameter in model.parameters()):
@@ -105,8 +107,14 @@ def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple
         return f"the gradient is {times:.2f} times as long as the whole batch's, and {100 * off:.0f} % of it away."
     if isinstance(got, Tensor) and got.requires_grad:
         return "the loss you return still has its graph; return a number (`.item()`)."
-    if not abs(float(got) - loss.item()) < 1e-9:
-        return f"right gradient, but the loss is {float(got):.4f}, the whole batch's {loss.item():.4f}."
+    if not abs(float(got) - loss.item()) < 1e-6:
+        return f"right gradient, but the loss is {float(got):.7g}, the whole batch's {loss.item():.7g}."
+    if not model.training:
+        return "right gradient, but the model is left in eval mode."
+    if len(handed) != len(parts) or any(now is not part for now, part in zip(handed, parts, strict=True)):
+        return "right gradient, but your list of parts is no longer what it was."
+    if any(part.requires_grad for part in parts):
+        return "right gradient, but the caller's parts require a gradient now."
     return ""
 
 
@@ -130,3 +138,12 @@ def _fault_of_peak(answer: Callable[..., Any]) -> str:
             f"{share} what all graphs together need; half is easy to beat."
         )
     return ""
+
+
+def _fault_of_frozen(answer: Callable[..., Any]) -> str:
+    """Freeze a weight: it must stay frozen. Who differentiates by every weight may raise here, and is right."""
+    model = _model()
+    frozen = next(model.parameters()).requires_grad_(False)
+    with suppress(RuntimeError):
+        answer(model, list(random(6, 3).split(2)), _spread)
+    return "right gradient, but a frozen weight requires a gradient now." if frozen.requires_grad else ""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
+from random import Random
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lib.saved import SavedTensors
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.kit.values import NO_RETURN
@@ -28,6 +32,16 @@ PLACES = 5
 Labelled: TypeAlias = list[tuple[Tensor, Tensor]]
 Lengths: TypeAlias = tuple[tuple[int, ...], ...]
 
+
+def _drawn_lengths(seed: int) -> Lengths:
+    """Draw three to six micro-batches of one to three rows; the last one has a token."""
+    chance = Random(seed)
+    parts = [
+        tuple(chance.randint(0, 5) for _ in range(chance.randint(1, 3))) for _ in range(chance.randint(2, 5))
+    ]
+    return (*parts, (chance.randint(1, 5),))
+
+
 #: How many tokens each row has, micro-batch by micro-batch.
 LENGTHS: tuple[Lengths, ...] = (
     ((4, 1), (2,)),
@@ -37,6 +51,7 @@ LENGTHS: tuple[Lengths, ...] = (
     ((1,), (2, 2), (3,), (4,)),
     ((4,), (0, 0), (1,)),
     ((2, 3), (2, 3), (2, 3)),
+    *map(_drawn_lengths, range(12)),
 )
 #: What torch says when it takes places for classes.
 CLASSES = "F.cross_entropy looks for the classes in dimension 1. Flatten rows and places into one."
@@ -52,85 +67,211 @@ def _labelled(lengths: Lengths) -> Labelled:
     return parts
 
 
+class _Scores(nn.Module):
+    """One layer, and a weight that no loss reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3, bias=False).double()
+        self.layer.weight.data = random(3, 2, seed=7)
+        self.unused = nn.Parameter(torch.zeros(2).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of three classes."""
+        scores: Tensor = self.layer(x)
+        return scores
+
+
+class _InAGraph:
+    """What a graph holds as long as it lives."""
+
+
+class _Watch:
+    """See in which order a model works, and what is still alive of earlier micro-batches when it goes forward."""
+
+    def __init__(self, model: _Scores, parts: Labelled) -> None:
+        self.order: list[str] = []
+        self.fault = ""
+        self.saved = SavedTensors([*model.parameters(), *(tensor for part in parts for tensor in part)])
+        self._graphs: list[weakref.ref[_InAGraph]] = []
+        model.register_forward_pre_hook(self._before)
+        model.register_forward_hook(self._after)
+        model.layer.weight.register_hook(lambda _: self.order.append("B"))  # type: ignore[no-untyped-call]
+
+    def _before(self, *_: object) -> None:
+        number = self.order.count("F")
+        if self.fault or self.order[-1:] != ["B"]:
+            return
+        if self.saved.bytes:
+            self.fault = (
+                f"when forward {number} begins, counted from 0, {self.saved.bytes} bytes are still kept that an "
+                "earlier one has saved for its backward."
+            )
+        # The last graph may hang on the loop's own variables.
+        elif self._alive() > 2:
+            gc.collect()
+            if self._alive() > 2:
+                self.fault = (
+                    f"when forward {number} begins, counted from 0, the graphs of {self._alive()} earlier ones are "
+                    "still alive: something refers to them."
+                )
+
+    def _alive(self) -> int:
+        return sum(graph() is not None for graph in self._graphs)
+
+    def _after(self, _module: object, _given: object, output: Any) -> None:
+        self.order.append("F")
+        inside = _InAGraph()
+        node = getattr(output, "grad_fn", None)
+        if node is not None:
+            node.metadata["of notebook 07"] = inside
+        self._graphs.append(weakref.ref(inside))
+
+
 def fault_of_accumulate(answer: Callable[[nn.Module, Labelled], Any]) -> str:
-    """Compare gradient, loss and order of work with the whole batch."""
-    for lengths in LENGTHS:
+    """Compare gradient, loss and order of work with the whole batch, and see what stays alive or is changed."""
+    for number, lengths in enumerate(LENGTHS):
         told = " | ".join(", ".join(map(str, rows)) for rows in lengths)
-        fault = _fault_of_gradient(answer, lengths, f"micro-batches with rows of {told} tokens")
+        case = f"micro-batches with rows of {told} tokens"
+        if number % 2:
+            case += ", .grad is None before"
+        fault = _fault_of_step(answer, lengths, case, of_the_step_before=not number % 2)
         if fault:
-            return fault
+            return fault if fault == NONE else f"{case}: {fault}"
     return ""
 
 
-def _fault_of_gradient(answer: Callable[[nn.Module, Labelled], Any], lengths: Lengths, case: str) -> str:
-    model = nn.Linear(2, 3, bias=False).double()
-    model.weight.data = random(3, 2, seed=7)
+def _fault_of_step(
+    answer: Callable[[nn.Module, Labelled], Any], lengths: Lengths, case: str, *, of_the_step_before: bool
+) -> str:
+    model = _Scores()
     parts = _labelled(lengths)
     scores = torch.cat([model(x).flatten(0, 1) for x, _ in parts])
     loss = F.cross_entropy(scores, torch.cat([y.flatten() for _, y in parts]))
-    (due,) = torch.autograd.grad(loss, [model.weight])
-    model.weight.grad = torch.ones_like(due)  # of the step before
-    events: list[str] = []
-    model.register_forward_hook(lambda *_: events.append("F"))
-    model.weight.register_hook(lambda _: events.append("B"))  # type: ignore[no-untyped-call]
-    where = f"{case}: "
-    with in_case(case, {"Expected target size": CLASSES}):
-        got = answer(model, parts)
+    (due,) = torch.autograd.grad(loss, [model.layer.weight])
+    if of_the_step_before:
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+    given = [(x.clone(), y.clone()) for x, y in parts]
+    handed = list(given)
+    watch = _Watch(model, given)
+    with in_case(case, {"Expected target size": CLASSES}), watch.saved:
+        got = answer(model, handed)
     if got is None:
         return NONE
-    found = model.weight.grad
+    return (
+        _fault_of_gradient(model, due)
+        or _fault_of_loss(got, loss.item())
+        or _fault_of_order(watch, lengths)
+        or _fault_of_what_stays(model, list(zip(handed, given, parts, strict=False)), len(handed))
+    )
+
+
+def _fault_of_gradient(model: _Scores, due: Tensor) -> str:
+    found = model.layer.weight.grad
     if found is None:
-        return f"{where}nothing is in .grad; was backward() called?"
+        return "nothing is in .grad; was backward() called?"
     off = float((found - due).norm() / due.norm())
     times = float(found.norm() / due.norm())
     if not off < 1e-9:
         length = f"{times:.2f} times as long as" if abs(times - 1) >= 0.005 else "as long as"
-        return f"{where}the gradient is {length} the whole batch's, and {100 * off:.0f} % of its length away."
-    if isinstance(got, Tensor) and got.requires_grad:
-        return f"{where}the loss you return still has its graph; return a number (`.item()`)."
-    if not abs(float(got) - loss.item()) < 1e-9:
+        return f"the gradient is {length} the whole batch's, and {100 * off:.0f} % of its length away."
+    if model.unused.grad is not None and model.unused.grad.any():
         return (
-            f"{where}right gradient, but the loss is {float(got):.4f}, the whole batch's {loss.item():.4f}."
+            "right gradient, but a weight that the loss does not reach has one, too: that of the step before."
         )
+    return ""
+
+
+def _fault_of_loss(got: Any, due: float) -> str:
+    if isinstance(got, Tensor):
+        return f"you return a tensor{' with its graph' * got.requires_grad}; return a number (`.item()`)."
+    if not abs(float(got) - due) < 1e-6 * abs(due):
+        return f"right gradient, but the loss is {float(got):.7g}, the whole batch's {due:.7g}."
+    return ""
+
+
+def _fault_of_order(watch: _Watch, lengths: Lengths) -> str:
     empty = sum(not sum(rows) for rows in lengths)
-    if not len(parts) - empty <= events.count("F") <= len(parts):
-        calls = "once" if events.count("F") == 1 else f"{events.count('F')} times"
-        return f"{where}right gradient, but the model was called {calls} for {len(parts)} micro-batches."
-    if "FF" in "".join(events) and not empty:
-        order = " ".join(events)
-        return f"{where}right gradient, but the order is {order}: forwards wait for a backward."
+    forwards = watch.order.count("F")
+    if not len(lengths) - empty <= forwards <= len(lengths):
+        calls = "once" if forwards == 1 else f"{forwards} times"
+        return f"right gradient, but the model was called {calls} for {len(lengths)} micro-batches."
+    if "FF" in "".join(watch.order) and not empty:
+        return f"right gradient, but the order is {' '.join(watch.order)}: forwards wait for a backward."
+    return f"right gradient, but {watch.fault}" if watch.fault else ""
+
+
+def _fault_of_what_stays(
+    model: nn.Module,
+    parts: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]],
+    count: int,
+) -> str:
+    """parts: of each what the answer's list holds now, what it held, and what its numbers were."""
+    if count != len(parts) or any(now is not before for now, before, _ in parts):
+        return "right gradient, but your list of parts is no longer what it was."
+    for _, given, numbers in parts:
+        for name, now, before in zip("xy", given, numbers, strict=True):
+            if not torch.equal(now, before):
+                return f"right gradient, but {name} of a micro-batch has other numbers now, also for the next step."
+    if not model.training:
+        return "right gradient, but the model is left in eval mode."
     return ""
 
 
 # ---- join
 
 
+def _drawn_sizes(seed: int) -> tuple[tuple[int, ...], float]:
+    chance = Random(seed)
+    return tuple(chance.randint(2, 9) for _ in range(chance.randint(1, 6))), float(chance.randint(-9, 9))
+
+
+#: How many values a channel has in each micro-batch, and near which number they lie.
+JOINED: tuple[tuple[tuple[int, ...], float], ...] = (
+    ((3, 2, 2), 3.0),
+    ((4, 4), 0.0),
+    ((5,), 1.0),
+    ((2, 7, 3), -2.0),
+    ((2,) * 4, 1e4),
+    ((90, 2), 1.0),
+    *map(_drawn_sizes, range(12)),
+)
+
+
+def _statistics(sizes: tuple[int, ...], parts: tuple[Tensor, ...]) -> list[list[Any]]:
+    """Return new lists of sizes, means and variances."""
+    return [list(sizes), [part.mean(0) for part in parts], [part.var(0) for part in parts]]
+
+
 def fault_of_join(answer: Any) -> str:
     """Ask for the statistics that nn.BatchNorm finds in the whole batch, of two channels in float32."""
     found: list[str] = []
     transcript: list[str] = []
-    for sizes, offset in (
-        ((3, 2, 2), 3.0),
-        ((4, 4), 0.0),
-        ((5,), 1.0),
-        ((2, 7, 3), -2.0),
-        ((2,) * 4, 1e4),
-        ((90, 2), 1.0),
-    ):
+    for sizes, offset in JOINED:
         x = (random(sum(sizes), 2, seed=len(sizes)) + offset).sort(0).values
         parts = torch.split(x.float(), list(sizes))
         case = f"micro-batches of {', '.join(map(str, sizes))} values a channel, near {offset:g}"
-        means = tuple(part.mean(0) for part in parts)
-        variances = tuple(part.var(0) for part in parts)
+        given = _statistics(sizes, parts)
+        handed = _statistics(sizes, parts)
         with in_case(case):
-            got = answer(sizes, means, variances)
+            got = answer(*handed)
         norm = nn.BatchNorm1d(2, momentum=1.0).double()
         norm(x)
-        said = _fault_of_statistics(got, norm)
+        said = _fault_of_statistics(got, norm) or _fault_of_lists(handed, given)
         transcript.append(f"{said} {_digits(got)}")
         if said:
             found.append(said if said == NONE else f"{case}: {said}")
     return Fault(found[0], "\n".join(transcript)) if found else ""
+
+
+def _fault_of_lists(handed: list[Any], given: list[Any]) -> str:
+    for name, now, before in zip(("sizes", "means", "variances"), handed, given, strict=True):
+        if len(now) != len(before) or any(
+            not torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(now, before, strict=True)
+        ):
+            return f"right, but {name} is no longer what it was: who asks again is told something else."
+    return ""
 
 
 def _digits(got: Any) -> str:
@@ -150,8 +291,13 @@ def _fault_of_statistics(got: Any, norm: nn.BatchNorm1d) -> str:
     judged_by = (("mean", norm.running_mean, 1e-6), ("variance", norm.running_var, 1e-2))
     for found, (name, due, share) in zip(got, judged_by, strict=True):
         assert due is not None
-        near = torch.as_tensor(found).double().reshape(-1)
-        if near.shape != due.shape or not torch.allclose(near, due, rtol=share, atol=1e-6):
-            shown = ", ".join(f"{value:.3f}" for value in near.tolist())
+        if not isinstance(found, Tensor):
+            return (
+                f"expected the {name} as a tensor with a number for each channel, got {type(found).__name__}."
+            )
+        if found.shape != due.shape:
+            return f"the {name} has the shape {tuple(found.shape)}, expected {tuple(due.shape)}."
+        if not torch.allclose(found.double(), due, rtol=share, atol=1e-6):
+            shown = ", ".join(f"{value:.3f}" for value in found.tolist())
             return f"the {name} is {shown}, nn.BatchNorm has {due[0]:.3f}, {due[1]:.3f}."
     return ""

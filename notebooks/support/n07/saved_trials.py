@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from random import Random
+from typing import Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from support.kit.judged import Fault
 from support.kit.raised import in_case, named
@@ -86,6 +90,105 @@ def _of_views() -> list[KnownBytes]:
         KnownBytes(
             "a * a and a.exp()", lambda: (a * a, a.exp()), [], 2 * a.nbytes, "a, and the result of exp"
         ),
+        _of_places(),
+        *map(_drawn, range(12)),
+    ]
+
+
+def _of_places() -> KnownBytes:
+    """Return a case in which whole numbers are saved: at which rows of a table somebody looked."""
+    table = random(10, 4).requires_grad_()
+    places = torch.arange(10).repeat(3)
+    return KnownBytes(
+        "F.embedding(places, table), table there",
+        lambda: F.embedding(places, table),
+        [table],
+        places.nbytes,
+        "places, 30 numbers of int64",
+    )
+
+
+ROWS = 8
+Slice: TypeAlias = tuple[str, int]
+"""Of which memory, and from which row on."""
+
+
+def _drawn(seed: int) -> KnownBytes:
+    """Return products of slices and exponentials as chance has them; for what is there stands a slice of it."""
+    chance = Random(seed)
+    dtype = chance.choice((torch.float32, torch.float64))
+    memories = {
+        name: random(ROWS, 6, seed=seed + i, dtype=dtype).requires_grad_() for i, name in enumerate("abc")
+    }
+    rows = chance.randint(1, 4)
+    works = [
+        [(chance.choice("abc"), chance.randint(0, ROWS - rows)) for _ in range(chance.randint(1, 2))]
+        for _ in range(chance.randint(2, 4))
+    ]
+    known = {name: chance.randint(1, 5) for name in chance.sample("abc", chance.randint(0, 2))}
+
+    def cut(one: Slice) -> Tensor:
+        name, start = one
+        return memories[name][start : start + rows]
+
+    def forward() -> tuple[Tensor, ...]:
+        return tuple(cut(work[0]) * cut(work[1]) if len(work) == 2 else cut(work[0]).exp() for work in works)
+
+    factors = sorted({name for work in works if len(work) == 2 for name, _ in work} - known.keys())
+    results = sum(len(work) == 1 for work in works)
+    return KnownBytes(
+        _told(works, rows, known),
+        forward,
+        [memories[name][start : start + 2] for name, start in known.items()],
+        len(factors) * memories["a"].nbytes + results * cut(("a", 0)).nbytes,
+        ", and ".join([*factors, *[f"{results} × the result of exp"] * (results > 0)]) or "nothing",
+    )
+
+
+def _told(works: list[list[Slice]], rows: int, known: dict[str, int]) -> str:
+    """Return the case as code: "a[1:3] * b[0:2], c[4:6].exp(); a[3:5] there"."""
+    cut = [[f"{name}[{start}:{start + rows}]" for name, start in work] for work in works]
+    said = ", ".join(" * ".join(each) if len(each) == 2 else f"{each[0]}.exp()" for each in cut)
+    there = " and ".join(f"{name}[{start}:{start + 2}]" for name, start in known.items())
+    return f"{said}; {there or 'nothing'} there"
+
+
+def _called(answer: Any, forward: Callable[[], Any], there: list[Tensor]) -> tuple[Any, int]:
+    """Return what an answer returns, and how many pairs of hooks it has left on: they are taken off."""
+    ours = list[Tensor]()
+
+    def pack(tensor: Tensor) -> Tensor:
+        ours.append(tensor)
+        return tensor.detach()
+
+    left = 0
+    with saved_tensors_hooks(pack, lambda packed: packed):
+        try:
+            got = answer(forward, there)
+        finally:
+            while not _is_asked(ours):
+                torch._C._autograd._pop_saved_tensors_default_hooks()
+                left += 1
+    return got, left
+
+
+def _is_asked(ours: list[Tensor]) -> bool:
+    """Save a tensor, and say whether our own hook got it: it is hidden by one that was left on."""
+    ours.clear()
+    with suppress(Exception):  # of a hook that was left on
+        torch.ones(1, requires_grad=True).exp()
+    return bool(ours)
+
+
+def known_forwards() -> list[KnownBytes]:
+    """Return every forward of which the bytes are known."""
+    return [
+        _of_network(1, torch.float32),
+        _of_network(3, torch.float32),
+        _of_network(2, torch.float64),
+        _of_network(2, torch.float32, 4),
+        _of_network(2, torch.float32, input_is_there=False),
+        *_of_views(),
     ]
 
 
@@ -93,16 +196,11 @@ def fault_of_saved(answer: Any) -> str:
     """Let it count; then backward must work, the graph must die with its loss, and nothing may be copied."""
     found: list[str] = []
     transcript: list[str] = []
-    for case in (
-        _of_network(1, torch.float32),
-        _of_network(3, torch.float32),
-        _of_network(2, torch.float64),
-        _of_network(2, torch.float32, 4),
-        _of_network(2, torch.float32, input_is_there=False),
-        *_of_views(),
-    ):
+    left = 0
+    for case in known_forwards():
         with in_case(case.told):
-            got = answer(case.forward, case.there)
+            got, still_on = _called(answer, case.forward, case.there)
+        left += still_on
         if got is None:
             return NONE
         transcript.append(str(got))
@@ -112,19 +210,31 @@ def fault_of_saved(answer: Any) -> str:
             found.append(f"{case.told}: expected {case.due} bytes ({case.why}), got {got}.")
     if found:
         return Fault(found[0], "\n".join(transcript))
+    if left:
+        return (
+            "right count, but your hooks are still on after the return: they would hold whatever any later "
+            "cell saves. Leave the `with` block."
+        )
     return _fault_of_graph(answer) or _fault_of_address(answer) or _fault_of_dead(answer)
 
 
 def _fault_of_graph(answer: Any) -> str:
-    """Say whether forward was called once, backward still works, and the saved tensors die with the loss."""
+    """Say whether forward was called once, backward still works, and what was saved dies with the loss."""
     model = _network(3, torch.float32)
     x = random(8, 6, dtype=torch.float32)
     weights = [next(model.parameters())]
     (right,) = torch.autograd.grad(model(x).sum(), weights)
     held = list[Any]()
     alive = list[Any]()
-    inner = model[1].register_forward_hook(lambda *seen: alive.append(weakref.ref(seen[2])))
-    answer(lambda: held.append(model(x).sum()), [*model.parameters(), x])
+    inner = model[1].register_forward_hook(
+        lambda *seen: alive.extend([weakref.ref(seen[2]), weakref.ref(seen[2].untyped_storage())])
+    )
+
+    def forward() -> Tensor:
+        held.append(model(x).sum())
+        return held[-1]  # type: ignore[no-any-return]
+
+    answer(forward, [*model.parameters(), x])
     inner.remove()
     if len(held) != 1:
         return f"right count, but forward() was called {len(held)} times; once is enough."
@@ -137,8 +247,11 @@ def _fault_of_graph(answer: Any) -> str:
     held.clear()
     if any(ref() is not None for ref in alive):
         gc.collect()  # a cycle in Python would be harmless, and is rare enough to be worth the wait
-    if any(ref() is not None for ref in alive):
+    tensor, storage = (ref() is not None for ref in alive)
+    if tensor:
         return "right count, but the saved tensors never die, even when the loss is deleted."
+    if storage:
+        return "right count, but something outside your function still holds the memory when the loss is deleted."
     return ""
 
 
@@ -154,14 +267,14 @@ def _fault_of_address(answer: Any) -> str:
 
 def _fault_of_dead(answer: Any) -> str:
     """Let it count what is freed before forward ends: its memory goes to the next tensor."""
-    a = random(64, 64).requires_grad_()
+    a = random(32, 32).requires_grad_()
 
     def forget() -> None:
-        for _ in range(20):
+        for _ in range(100):
             a.exp()
 
     got = answer(forget, [])
-    if got != 20 * a.nbytes:
-        many = "more" if got > 20 * a.nbytes else "fewer"  # how many depends on where memory was free
-        return f"20 × exp() of which no result is kept: expected {20 * a.nbytes} bytes, got {many}."
+    if got != 100 * a.nbytes:
+        many = "more" if got > 100 * a.nbytes else "fewer"  # how many depends on where memory was free
+        return f"100 × exp() of which no result is kept: expected {100 * a.nbytes} bytes, got {many}."
     return ""

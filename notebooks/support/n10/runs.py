@@ -137,7 +137,7 @@ def measure_held(
     with saved:
         outputs = []
         for i, batch in enumerate(scatter(torch.ones(2 * micro_batches, width), micro_batches)):
-            x = batch.tensor
+            x = batch.tensor.clone()  # memory of its own: a slice would keep the whole mini-batch
             for part in parts:
                 function = partial(run, part, i)
                 x = checkpoint(function, x) if i < stop else function(x)  # type: ignore[assignment]

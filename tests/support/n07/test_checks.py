@@ -32,7 +32,8 @@ def divided_at_the_end(model, parts):
         total = total + loss.item()
         count = count + int((y != -100).sum())
     for parameter in model.parameters():
-        parameter.grad /= count
+        if parameter.grad is not None:
+            parameter.grad /= count
     return total / count
 
 

@@ -67,6 +67,8 @@ def test_live_bytes_name_the_peak_of_each_way_and_a_matrix_of_who_sees_whom_is_c
     figure = n07.draw_live({"whole batch": [0, 4000, 8000, 0], "2 parts": [0, 4000, 0, 4000, 0]})
     assert alt_text(figure).endswith("whole batch 8 kB; 2 parts 4 kB.")
     assert title_of(figure) == "2 parts: 50 % of the peak of the whole batch"
+    figure = n07.draw_live({"whole batch": [0, 8000, 0], "in turn": [0, 4000, 0], "all first": [0, 8000, 0]})
+    assert title_of(figure) == "in turn: 50 %; all first: 100 % of the peak of the whole batch"
 
     def blocks(chunks):
         return torch.block_diag(*(torch.ones(len(p), len(p)) for p in torch.arange(12).tensor_split(chunks))).bool()
@@ -74,7 +76,7 @@ def test_live_bytes_name_the_peak_of_each_way_and_a_matrix_of_who_sees_whom_is_c
     seen = {"itself": lambda chunks: torch.eye(12).bool(), "its micro-batch": blocks}
     for values, words in told(partial(n07.draw_sees, seen), n07.SEES_CONTROLS):
         assert words.endswith(f"itself 1; its micro-batch {math.ceil(12 / values['chunks'])}.")
-    assert "in its micro-batch on 4" in title_of(n07.draw_sees(seen, chunks=3))
+    assert "alone, but on 4 rows in its micro-batch" in title_of(n07.draw_sees(seen, chunks=3))
 
 
 class Deferred(DeferredBatchNorm):

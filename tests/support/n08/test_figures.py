@@ -11,7 +11,7 @@ from lib.show.style import alt_text
 from support.n08 import figures as n08
 from support.n08 import timelines
 from support.n08.guesses import with_recompute
-from support.n08.runs import needed_by, never_waiting, played, rank_peak, run_of
+from support.n08.runs import needed_by, never_waiting, pauses, played, rank_peak, run_of
 from support.n08.solved import clock_cycles, gpipe, live_activations, simulate, turn_early
 
 
@@ -147,6 +147,12 @@ def test_played_is_data_flow_with_the_durations_of_a_run_and_nothing_between():
         without = run_of(orders, simulate, forward=[1, 2, 1.5], backward=[2, 1, 3]).trace
         assert played(orders, trace) == pytest.approx(without.makespan)
         assert played(orders, trace) < trace.makespan
+
+
+def test_a_pause_is_what_passes_from_rank_to_rank_and_not_on_one():
+    one_by_one = [[("F", 0), ("B", 0), ("F", 1), ("B", 1)]] * 2
+    trace = run_of(one_by_one, simulate, message=0.25).trace
+    assert pauses(trace) == pytest.approx([0.25] * 4)
 
 
 def test_a_recompute_needs_no_other_rank():

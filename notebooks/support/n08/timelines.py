@@ -147,8 +147,7 @@ PAIR_CONTROLS = {
     "backward": steps((1, 1.5, 2, 3), 2, "backward, ticks"),
     "message": steps((0, 0.1, 0.5, 1, 1.5, 2), 0.1, "message, ticks"),
     "further": whole(0, 2, 0, "further ahead, per rank behind"),
-    "slower": whole(0, 5, 0, "the slower rank"),
-    "slow": steps((1, 1.25, 1.5, 2), 1, "it takes, × as long"),
+    "slower": whole(-1, 5, -1, "rank that takes 1.25 × as long (−1: none)"),
 }
 
 
@@ -179,11 +178,11 @@ def draw_pair(
     message: float,
     further: int,
     slower: int,
-    slow: float,
 ) -> Figure:
-    """Draw the orders of two makers with the same costs; one rank takes `slow` times as long for each task.
+    """Draw the orders of two makers with the same costs.
 
-    further: as in going_further, of the second maker. slower: that rank, at most the last.
+    further: as in going_further, of the second maker. slower: a rank that takes 1.25 times as long for each task, at
+    most the last; -1 for none.
     """
     (first, make), (second, other) = makers.items()
     orders = {first: make(micro_batches, partitions)}
@@ -191,11 +190,13 @@ def draw_pair(
     orders[name] = going_further(other(micro_batches, partitions), further)
     slower = min(slower, partitions - 1)
     factor = [1.0] * partitions
-    factor[slower] = slow
+    if slower >= 0:
+        factor[slower] = 1.25
+    speeds = f"rank {slower} takes 1.25 × as long" if slower >= 0 else "equal ranks"
     costs: Any = {"forward": factor, "backward": [backward * each for each in factor], "message": message}
     figure = draw_runs(orders, simulate, live, **costs)
     sizes = f"m = {micro_batches}, n = {partitions}, backward {backward:g}, message {message:g}, further {further}"
-    return describe(figure, f"{figure.get_label()} ({sizes}, rank {slower} takes {slow:g} × as long.)")
+    return describe(figure, f"{figure.get_label()} ({sizes}, {speeds}.)")
 
 
 # --- the round trip of one micro-batch

@@ -215,7 +215,7 @@ def machines() -> list[tuple[Any, ...]]:
     ]
     for fixed in (0.5, 2.0, 9.0):
         seconds = _free({2**k: (fixed + 16 / 2**k, fixed + 32 / 2**k) for k in range(8)})
-        for n in (1, 2, 4, 16):
+        for n in (1, 2, 4, 8):
             asked += [(make, seconds, n, memory) for make in (gpipe, turn_early) for memory in (1.0, 0.25)]
         with_latency = {m: (forward, backward, 3.0) for m, (forward, backward, _) in seconds.items()}
         asked += [(make, with_latency, 4, 1.0) for make in (gpipe, turn_early)]

@@ -163,12 +163,12 @@ def test_a_recompute_needs_no_other_rank():
 def test_a_slower_rank_turns_the_pair_round_unless_it_is_the_last_and_one_beyond_it_is_the_last():
     draw = partial(timelines.draw_pair, {"GPipe": gpipe, "1F1B": turn_early}, simulate, live_activations, 8, 4, 2, 0, 0)
     for slower, ends in ((0, 36.75), (1, 37.5), (2, 38.25)):
-        words = alt_text(draw(slower, 1.25))
+        words = alt_text(draw(slower))
         assert words.startswith("1F1B ends first")
         assert f"1F1B: {ends} ticks" in words
-    assert alt_text(draw(3, 1.25)).startswith("Equally long")
-    assert alt_text(draw(5, 1.25)) == alt_text(draw(3, 1.25))
-    assert alt_text(draw(5, 1.25)).endswith("rank 3 takes 1.25 × as long.)")
+    assert alt_text(draw(3)).startswith("Equally long")
+    assert alt_text(draw(5)) == alt_text(draw(3))
+    assert alt_text(draw(5)).endswith("rank 3 takes 1.25 × as long.)")
 
 
 @pytest.mark.parametrize("message", [0, 0.1, 1, 2])

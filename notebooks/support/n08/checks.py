@@ -20,6 +20,7 @@ from support.n08.guesses import guess_same_devices as guess_same_devices
 from support.n08.guesses import guess_unequal as guess_unequal
 from support.n08.guesses import guess_waits as guess_waits
 from support.n08.guesses import guess_with_messages as guess_with_messages
+from support.n08.simulate_trials import MISTAKES, fault_of_simulate
 from support.n08.solved import (
     best_m,
     clock_cycles,
@@ -33,9 +34,9 @@ from support.n08.trials import (
     clocks_in_order,
     fault_of_best_m,
     fault_of_clocks,
-    fault_of_simulate,
     fault_of_turn,
     fault_of_two_held,
+    held_by_dice,
     machines,
     orders_of,
 )
@@ -86,85 +87,13 @@ check_clock_cycles = Exercise(
 
 # ---- exercise 2: simulate
 
-
-_COST = "costs[kind][j]"
-_TRAVEL = ' + message * ((kind, j) not in (("F", 0), ("B", len(orders) - 1)))'
-_END = f"{_COST}\n    return ends"
-_LAST = 'kind == "B" and j == len(orders) - 1'
-
 check_simulate = Exercise(
     "simulate",
     reference=simulate,
     judge=judged(
-        fault_of_simulate, "every end, in 80 runs of GPipe, 1F1B and others, and 4 deadlocks found."
+        fault_of_simulate, "every end, in 84 runs of GPipe, 1F1B and others, and 4 deadlocks found."
     ),
-    mistakes=famous(
-        simulate,
-        {
-            "A task waits for its rank, too: a start is the later of two times, the input's and the rank's.": (
-                "max(free[j], arrival(kind, i, j))",
-                "arrival(kind, i, j)",
-            ),
-            "A task waits for its input, too: a start is the later of two times, the input's and the rank's.": (
-                "max(free[j], arrival(kind, i, j))",
-                "free[j]",
-            ),
-            "A message takes time: add it to the end of what another rank sends.": (
-                ", inf) + message",
-                ", inf)",
-            ),
-            "Add the message to the end of what is needed, inside the max: while it travels, the rank may be busy.": (
-                ", inf) + message",
-                ", inf)",
-                _COST,
-                _COST + _TRAVEL,
-            ),
-            "A message keeps no rank busy: the sender goes on with its next task at once.": (
-                _COST,
-                _COST + "\n            free[j] += message",
-            ),
-            "A recompute needs nothing from another rank.": (
-                'kind not in "FB" or (kind == "F" and j == 0)',
-                'kind == "F" and j == 0',
-            ),
-            "You forgot that a gradient travels, too.": (
-                ", inf) + message",
-                ', inf) + message * (kind == "F")',
-            ),
-            "On the last rank B needs that rank's own F, which is no message.": (
-                '("F", i, j), inf)',
-                '("F", i, j), inf) + message',
-            ),
-            "Only on the last rank does B need its own F: on the others it needs the gradient of rank j + 1.": (
-                _LAST,
-                'kind == "B"',
-            ),
-            "B comes from the other side: its gradient is made on rank j + 1.": (
-                _LAST,
-                'kind == "B" and j == 0',
-                'j - 1 if kind == "F" else j + 1',
-                "j - 1",
-            ),
-            "A key is (kind, micro-batch, rank), in this order.": (
-                _END,
-                _COST + "\n    return {(kind, j, i): end for (kind, i, j), end in ends.items()}",
-            ),
-            "These are starts; the dictionary holds ends.": (
-                _END,
-                _COST + "\n    return {t: end - costs[t[0]][t[2]] for t, end in ends.items()}",
-            ),
-            "Each rank has its own costs: costs[kind][j].": (_COST, "costs[kind][0]"),
-            "If a whole round runs nothing, nothing ever will: raise then.": ("if not able:", "if False:"),
-            "A simulator that stops quietly calls a deadlock a fast schedule: raise RuntimeError.": (
-                "if not able:",
-                "if not able:\n            return ends\n        if False:",
-            ),
-            "That is the law of the clock: a rank that has its input must not wait for the other ranks.": (
-                "max(free[j],",
-                "max(*free,",
-            ),
-        },
-    ),
+    mistakes=MISTAKES,
 )
 """Exercise 2: all ends in runs of several sizes, costs and messages, and RuntimeError for orders that can't finish."""
 
@@ -179,8 +108,11 @@ HELD = [
     orders_of("F0 F1 F2 B2 B1 B0 F3 B3", "F0"),
     orders_of("F0", "F0 F1 B1 B0 F2", "F0 F1"),
     orders_of("F0 F1 B0 F2 B1 F3 F4 B2 B3 F5 B4 B5", "F0 B0 F1 F2 F3 B1 F4 F5"),
+    orders_of("F3 B3", "F0 F1 F2 B2 F3 F4", ""),
+    orders_of("F0 F1 R0 F2 R1 B1"),
 ]
 
+_COUNT = '{"F": 1, "B": -1}.get(kind, 0)'
 _PEAK = "            peak = max(peak, live)\n"
 
 
@@ -205,7 +137,7 @@ check_live = Exercise(
     "live_activations",
     reference=live_activations,
     view=_kept,
-    cases=cases("orders", HELD),
+    cases=cases("orders", [*HELD, *held_by_dice()]),
     keeps=True,
     throughout=True,
     mistakes={
@@ -223,6 +155,19 @@ check_live = Exercise(
                     "",
                     "            live +=",
                     f"{_PEAK}            live +=",
+                ),
+                "A recompute lets nothing go: only a backward does.": (_COUNT, '1 if kind == "F" else -1'),
+                "A recompute is no new activation: it stands for one that is held already.": (
+                    _COUNT,
+                    '1 if kind != "B" else -1',
+                ),
+                "A micro-batch's number says nothing about how many are held: their sequence may be any.": (
+                    "live = peak = 0",
+                    "peak = 0\n        last = {'F': -1, 'B': -1}",
+                    "for kind, _ in order:",
+                    "for kind, i in order:",
+                    f"live += {_COUNT}",
+                    "last[kind] = i\n            live = last['F'] - last['B']",
                 ),
                 "That is what is held at the end of the order, not at its worst moment.": (
                     "peaks.append(peak)",
@@ -312,6 +257,8 @@ check_two_held = Exercise(
         "Two go together and two wait until both are back: need the third wait for both?": orders_of(
             *["F0 F1 B0 B1 F2 F3 B2 B3"] * 3
         ),
+        "Your third micro-batch starts early, but the second gradient comes back late: what does rank 1 do before "
+        "B1?": orders_of(*["F0 F1 B0 F2 B1 F3 B2 B3"] * 2, "F0 B0 F1 B1 F2 B2 F3 B3"),
     },
 )
 """Exercise 7: orders of 4 micro-batches on 3 ranks of which none holds more than two."""
@@ -343,13 +290,25 @@ check_best_m = Exercise(
                 "live_activations(orders)[-1]",
             ),
             "Messages take time, too: run the orders with them.": ("costs, message)", "costs, 0)"),
+            "seconds[m] is a forward, a backward and a message, in this order.": (
+                "forward, backward, message = seconds[m]",
+                "backward, forward, message = seconds[m]",
+            ),
+            "seconds[m] are the times of one of m micro-batches already: don't multiply them.": (
+                "forward, backward, message = seconds[m]",
+                "forward, backward, message = (m * each for each in seconds[m])",
+            ),
+            "seconds[m] are the times of one of m micro-batches already: don't divide them.": (
+                "forward, backward, message = seconds[m]",
+                "forward, backward, message = (each / m for each in seconds[m])",
+            ),
             "That is the work of one rank; it also waits.": (
                 "max(simulate(orders, costs, message).values())",
-                "m * sum(seconds[m])",
+                "m * (forward + backward)",
             ),
             "The shortest task makes the most micro-batches: how long is the step?": (
                 "max(simulate(orders, costs, message).values())",
-                "sum(seconds[m])",
+                "forward + backward",
             ),
             "The smallest bubble is not the shortest step.": (
                 "max(simulate(orders, costs, message).values())",

@@ -6,6 +6,7 @@ run = run_of(orders, simulate)      run.trace, run.waits: what the pictures of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -111,6 +112,12 @@ def played(orders: Orders, trace: Trace) -> float:
                 free[j] = ends[kind, i, j] = start + durations[label_of(kind, i, j)]
                 order.pop(0)
     return max(free)
+
+
+def pauses(trace: Trace) -> list[float]:
+    """Return how long each pause was from the end of a span to the start of the next one, on another rank."""
+    spans = sorted(trace, key=lambda span: span.start)
+    return [other.start - one.end for one, other in pairwise(spans) if one.lane != other.lane]
 
 
 def rank_peak(

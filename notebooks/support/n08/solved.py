@@ -61,7 +61,7 @@ def live_activations(orders: Orders) -> list[int]:
     for order in orders:
         live = peak = 0
         for kind, _ in order:
-            live += 1 if kind == "F" else -1
+            live += {"F": 1, "B": -1}.get(kind, 0)
             peak = max(peak, live)
         peaks.append(peak)
     return peaks
@@ -83,19 +83,20 @@ def turn_early(m: int, n: int) -> list[list[Task]]:
 
 def best_m(
     make: Callable[[int, int], Orders],
-    seconds: Mapping[int, tuple[float, float]],
+    seconds: Mapping[int, tuple[float, float, float]],
     n: int,
     memory: float = 1.0,
-    message: float = 0.0,
 ) -> int | None:
-    """Return the m of the shortest step that fits; seconds[m]: a forward and a backward of one of m micro-batches.
+    """Return the m of the shortest step that fits.
 
-    memory: the share of the batch whose activations a rank can hold. Of equals the smallest; None if none fits.
+    seconds[m]: a forward, a backward and a message of one of m micro-batches. memory: the share of the batch whose
+    activations a rank can hold. Of equals the smallest; None if none fits.
     """
     steps = {}
     for m in sorted(seconds):
         orders = make(m, n)
+        forward, backward, message = seconds[m]
         if max(live_activations(orders)) <= memory * m:
-            costs = {kind: [each] * n for kind, each in zip("FB", seconds[m], strict=True)}
+            costs = {"F": [forward] * n, "B": [backward] * n}
             steps[m] = max(simulate(orders, costs, message).values())
     return min(steps, key=lambda m: steps[m], default=None)

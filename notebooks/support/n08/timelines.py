@@ -147,7 +147,7 @@ PAIR_CONTROLS = {
     "backward": steps((1, 1.5, 2, 3), 2, "backward, ticks"),
     "message": steps((0, 0.1, 0.5, 1, 1.5, 2), 0.1, "message, ticks"),
     "further": whole(0, 2, 0, "further ahead, per rank behind"),
-    "slow": steps((1, 1.25, 1.5, 2), 1, "rank 0 takes, × as long"),
+    "slower": whole(-1, 5, -1, "rank that takes 1.25 × as long (−1: none)"),
 }
 
 
@@ -177,21 +177,26 @@ def draw_pair(
     backward: float,
     message: float,
     further: int,
-    slow: float,
+    slower: int,
 ) -> Figure:
-    """Draw the orders of two makers with the same costs; rank 0 takes `slow` times as long for each task.
+    """Draw the orders of two makers with the same costs.
 
-    further: as in going_further, of the second maker.
+    further: as in going_further, of the second maker. slower: a rank that takes 1.25 times as long for each task, at
+    most the last; -1 for none.
     """
     (first, make), (second, other) = makers.items()
     orders = {first: make(micro_batches, partitions)}
     name = f"{second}, further ahead" if further else second
     orders[name] = going_further(other(micro_batches, partitions), further)
-    factor = [slow] + [1.0] * (partitions - 1)
+    slower = min(slower, partitions - 1)
+    factor = [1.0] * partitions
+    if slower >= 0:
+        factor[slower] = 1.25
+    speeds = f"rank {slower} takes 1.25 × as long" if slower >= 0 else "equal ranks"
     costs: Any = {"forward": factor, "backward": [backward * each for each in factor], "message": message}
     figure = draw_runs(orders, simulate, live, **costs)
     sizes = f"m = {micro_batches}, n = {partitions}, backward {backward:g}, message {message:g}, further {further}"
-    return describe(figure, f"{figure.get_label()} ({sizes}, rank 0 takes {slow:g} × as long.)")
+    return describe(figure, f"{figure.get_label()} ({sizes}, {speeds}.)")
 
 
 # --- the round trip of one micro-batch
@@ -270,7 +275,7 @@ def draw_four(
         orders = make(micro_batches, partitions)
         recomputes = any(kind == "R" for kind, _ in orders[0])
         times[name] = round(run_of(orders, simulate, message=message).trace.end, 2)
-        count = live([[task for task in order if task[0] != "R"] for order in orders])[0]
+        count = live(orders)[0]
         holds[name] = count + inside - 1 if recomputes else count * inside
     row_bars(time, list(times.values()), [f"{each:g}" for each in times.values()], list(ways), GREY)
     row_bars(memory, list(holds.values()), [str(each) for each in holds.values()], color=GREY)

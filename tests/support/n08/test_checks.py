@@ -11,7 +11,7 @@ from lib.schedules import ScheduleError, validate
 from support.kit.mistakes import edited
 from support.n08 import checks as n08
 from support.n08 import solved
-from support.n08.runs import as_schedule, never_waiting, run_of
+from support.n08.runs import as_schedule, needed_by, never_waiting, run_of
 
 SIZES = list(itertools.product(range(1, 8), range(1, 6)))
 
@@ -82,6 +82,13 @@ def test_a_wrong_clock_table_is_told_the_promise_that_it_breaks(wrong, says):
     verdict = n08.check_clock_cycles(wrong)
     assert verdict.status == "wrong"
     assert says in verdict.message or "never runs" in verdict.message
+
+
+def test_one_pair_per_clock_is_not_told_that_a_pair_never_runs():
+    one_per_clock = n08.check_clock_cycles(lambda m, n: [[(i, j)] for i in range(m) for j in range(n)])
+    assert "(2, 0) has not run by clock 5" in one_per_clock.message
+    assert "never runs" not in one_per_clock.message
+    assert "never runs" in n08.check_clock_cycles(lambda m, n: solved.clock_cycles(m, n)[:-1]).message
 
 
 def test_a_guess_of_what_is_held_gets_its_reason_and_an_idle_share_may_be_written_as_a_share():
@@ -176,7 +183,7 @@ def by_events(orders, costs, message=0):
         (edited(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
         (
             edited(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")),
-            "(kind, micro-batch, rank)?",
+            "these orders can run: their last task ends at",
         ),
         (lambda orders, costs, message=0: [], "not a dictionary"),
         (lambda orders, costs, message=0: None, "is a `return` missing?"),
@@ -192,6 +199,72 @@ def test_a_wrong_simulate_is_told_what_is_wrong(wrong, says):
     verdict = n08.check_simulate(wrong)
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def in_rounds(count):
+    """Return a simulate that visits each rank so many times, and each time goes as far as it can."""
+
+    def simulate(orders, costs, message=0):
+        ends = {}
+        free = [0] * len(orders)
+        done = [0] * len(orders)
+        last = len(orders) - 1
+        for _ in range(count(orders)):
+            for j, order in enumerate(orders):
+                while done[j] < len(order):
+                    kind, i = order[done[j]]
+                    need, way = None, message
+                    if kind == "F" and j:
+                        need = ("F", i, j - 1)
+                    elif kind == "B":
+                        need, way = (("F", i, j), 0) if j == last else (("B", i, j + 1), message)
+                    if need is not None and need not in ends:
+                        break
+                    there = 0 if need is None else ends[need] + way
+                    free[j] = ends[kind, i, j] = max(free[j], there) + costs[kind][j]
+                    done[j] += 1
+        waiting = [f"rank {j}: {order[done[j]]}" for j, order in enumerate(orders) if done[j] < len(order)]
+        if waiting:
+            raise RuntimeError(", ".join(waiting))
+        return ends
+
+    return simulate
+
+
+def test_as_many_rounds_as_there_are_tasks_are_enough_and_a_number_that_orders_can_exceed_is_not():
+    assert n08.check_simulate(in_rounds(lambda orders: sum(map(len, orders)) + 1))
+    for count in (
+        lambda orders: 2 * len(orders),
+        lambda orders: len(orders),
+        lambda orders: max(map(len, orders)),
+        lambda orders: 1,
+        lambda orders: 10,
+        lambda orders: 50,
+        lambda orders: 90,
+    ):
+        verdict = n08.check_simulate(in_rounds(count))
+        assert verdict.status == "wrong"
+        assert "these orders can run: their last task ends at" in verdict.message
+        assert "key" not in verdict.message
+    assert "stop when a round has done nothing" in n08.check_simulate(in_rounds(lambda orders: 2 * len(orders))).message
+    assert "One visit to each rank is not enough" in n08.check_simulate(in_rounds(lambda orders: 1)).message
+
+
+def test_an_end_at_zero_is_an_end():
+    falsy = edited(solved.simulate, ("return ends.get(", "return (ends.get("), (", inf)", ", 0) or inf)"))
+    assert "An end at 0 is an end, too" in n08.check_simulate(falsy).message
+
+
+def test_a_deadlock_is_named_by_what_waits_and_may_tell_the_ring_but_not_what_stands_behind():
+    def worded(words):
+        return edited(solved.simulate, ('"deadlock: " + ", ".join(waiting)', words), names={"needed": needed_by})
+
+    ring = '", ".join(f"rank {j}: {o[0]} needs {needed(*o[0], j, len(orders))}" for j, o in enumerate(left) if o)'
+    assert n08.check_simulate(worded(ring))
+    assert n08.check_simulate(worded('" and ".join(f"{o[0][0]} {o[0][1]} on {j}" for j, o in enumerate(left) if o)'))
+    verdict = n08.check_simulate(worded('" ".join(f"{kind}{i}" for o in left for kind, i in o)'))
+    assert verdict.status == "wrong"
+    assert "no rank waits there" in verdict.message
 
 
 def test_a_sum_in_place_of_the_later_time_is_not_told_from_where_a_gradient_comes():
@@ -212,6 +285,52 @@ def test_the_longest_run_of_forwards_is_not_told_that_it_counts_those_before_the
     assert "before the first backward" not in verdict.message
 
 
+def counted_by(change):
+    """Return a count that follows `change(kind, held)`."""
+
+    def live(orders):
+        peaks = []
+        for order in orders:
+            held = peak = 0
+            for kind, _ in order:
+                held = change(kind, held)
+                peak = max(peak, held)
+            peaks.append(peak)
+        return peaks
+
+    return live
+
+
+def indices(orders):
+    peaks = []
+    for order in orders:
+        last = {"F": -1, "B": -1}
+        peak = 0
+        for kind, i in order:
+            last[kind] = i
+            peak = max(peak, last["F"] - last["B"])
+        peaks.append(peak)
+    return peaks
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (indices, "number says nothing about how many are held"),
+        (counted_by(lambda kind, held: held + (1 if kind == "F" else -1)), "A recompute lets nothing go"),
+        (counted_by(lambda kind, held: held + (kind != "B") - (kind == "B")), "A recompute is no new activation"),
+        (
+            lambda orders: [max(itertools.accumulate((k == "F") - (k == "B") for k, _ in o)) for o in orders],
+            "ValueError",
+        ),
+    ],
+)
+def test_numbers_of_micro_batches_recomputes_and_empty_orders_are_told_from_what_is_held(wrong, says):
+    verdict = n08.check_live(wrong)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
 def test_other_counts_of_what_is_held_pass():
     def by_sets(orders):
         peaks = []
@@ -219,13 +338,16 @@ def test_other_counts_of_what_is_held_pass():
             here = set()
             most = 0
             for kind, i in order:
-                (here.add if kind == "F" else here.discard)(i)
+                if kind == "F":
+                    here.add(i)
+                elif kind == "B":
+                    here.discard(i)
                 most = max(most, len(here))
             peaks.append(most)
         return peaks
 
     def by_sums(orders):
-        signs = [[1 if kind == "F" else -1 for kind, _ in order] for order in orders]
+        signs = [[(kind == "F") - (kind == "B") for kind, _ in order] for order in orders]
         return [max(itertools.accumulate(row), default=0) for row in signs]
 
     assert n08.check_live(by_sets)
@@ -334,6 +456,15 @@ def test_of_all_orders_in_sequence_with_two_held_only_the_solution_takes_21_tick
     assert best == [n08.check_two_held.reference]
 
 
+def test_1f1b_of_two_ranks_before_a_third_is_told_what_holds_it_up_and_not_that_two_wait_for_both():
+    found = n08.check_two_held(n08.orders_of(*["F0 F1 B0 F2 B1 F3 B2 B3"] * 2, "F0 B0 F1 B1 F2 B2 F3 B3")).message
+    assert "take 24 ticks" in found
+    assert "what does rank 1 do before B1?" in found
+    assert "wait for both" not in found
+    others = n08.check_two_held(n08.orders_of("F0 F1 B0 F2 B1 B2 F3 B3", *["F0 B0 F1 B1 F2 B2 F3 B3"] * 2)).message
+    assert others.endswith("21 are possible.")
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -355,9 +486,9 @@ def test_other_orders_of_two_are_told_what_they_lack(wrong, says):
 
 
 def test_other_ways_to_choose_m_pass_and_parameters_may_have_other_names():
-    def by_list(orders_of, times, ranks, share=1, travel=0):
+    def by_list(orders_of, times, ranks, share=1):
         fitting = []
-        for pieces, (forward, backward) in times.items():
+        for pieces, (forward, backward, travel) in times.items():
             orders = orders_of(pieces, ranks)
             if all(held / pieces <= share for held in solved.live_activations(orders)):
                 prices = {"F": ranks * [forward], "B": ranks * [backward]}
@@ -371,14 +502,14 @@ def test_other_ways_to_choose_m_pass_and_parameters_may_have_other_names():
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda make, seconds, n, memory=1, message=0: max(seconds),
-        lambda make, seconds, n, memory=1, message=0: min(seconds),
-        lambda make, seconds, n, memory=1, message=0: min(seconds, key=lambda m: abs(m - 4 * n)),
-        lambda make, seconds, n, memory=1, message=0: min(seconds, key=lambda m: abs(m - n)),
-        lambda make, seconds, n, memory=1, message=0: min(
+        lambda make, seconds, n, memory=1: max(seconds),
+        lambda make, seconds, n, memory=1: min(seconds),
+        lambda make, seconds, n, memory=1: min(seconds, key=lambda m: abs(m - 4 * n)),
+        lambda make, seconds, n, memory=1: min(seconds, key=lambda m: abs(m - n)),
+        lambda make, seconds, n, memory=1: min(
             seconds, key=lambda m: (m - 1) * sum(seconds[m]) + n * sum(seconds[m]) / m
         ),
-        lambda make, seconds, n, memory=1, message=0: min(seconds, key=lambda m: (m + n) * sum(seconds[m])),
+        lambda make, seconds, n, memory=1: min(seconds, key=lambda m: (m + n) * sum(seconds[m])),
     ],
 )
 def test_a_wrong_choice_of_m_is_told_its_case_and_nothing_about_equals(wrong):
@@ -386,6 +517,34 @@ def test_a_wrong_choice_of_m_is_told_its_case_and_nothing_about_equals(wrong):
     assert verdict.status == "wrong"
     assert "memory = " in verdict.message
     assert "equals" not in verdict.message
+
+
+def chosen(read):
+    """Return a best_m that reads seconds[m] like this: read(m, times) gives forward, backward and message."""
+
+    def best_m(make, seconds, n, memory=1):
+        steps = {}
+        for m in sorted(seconds):
+            forward, backward, message = read(m, seconds[m])
+            orders = make(m, n)
+            if solved.live_activations(orders)[0] <= memory * m:  # in orders that can run rank 0 holds most
+                steps[m] = max(solved.simulate(orders, {"F": [forward] * n, "B": [backward] * n}, message).values())
+        return min(steps, key=steps.get, default=None)
+
+    return best_m
+
+
+def test_times_that_are_read_wrongly_are_told_so_and_not_that_ranks_wait():
+    assert n08.check_best_m(chosen(lambda m, times: times))
+    for read, says in (
+        (lambda m, times: (times[1], times[0], times[2]), "a forward, a backward and a message, in this order"),
+        (lambda m, times: [m * each for each in times], "don't multiply them"),
+        (lambda m, times: [each / m for each in times], "don't divide them"),
+    ):
+        verdict = n08.check_best_m(chosen(read))
+        assert verdict.status == "wrong"
+        assert says in verdict.message
+        assert "it also waits" not in verdict.message
 
 
 # ---- which orders can't run

@@ -11,7 +11,7 @@ from lib.show.style import alt_text
 from support.n08 import figures as n08
 from support.n08 import timelines
 from support.n08.guesses import with_recompute
-from support.n08.runs import needed_by, played, rank_peak, run_of
+from support.n08.runs import needed_by, never_waiting, pauses, played, rank_peak, run_of
 from support.n08.solved import clock_cycles, gpipe, live_activations, simulate, turn_early
 
 
@@ -149,6 +149,38 @@ def test_played_is_data_flow_with_the_durations_of_a_run_and_nothing_between():
         assert played(orders, trace) < trace.makespan
 
 
+def test_a_pause_is_what_passes_from_rank_to_rank_and_not_on_one():
+    one_by_one = [[("F", 0), ("B", 0), ("F", 1), ("B", 1)]] * 2
+    trace = run_of(one_by_one, simulate, message=0.25).trace
+    assert pauses(trace) == pytest.approx([0.25] * 4)
+
+
 def test_a_recompute_needs_no_other_rank():
     assert needed_by("R", 0, 0, 3) is None
     assert needed_by("B", 0, 2, 3) == ("F", 0, 2)
+
+
+def test_a_slower_rank_turns_the_pair_round_unless_it_is_the_last_and_one_beyond_it_is_the_last():
+    draw = partial(timelines.draw_pair, {"GPipe": gpipe, "1F1B": turn_early}, simulate, live_activations, 8, 4, 2, 0, 0)
+    for slower, ends in ((0, 36.75), (1, 37.5), (2, 38.25)):
+        words = alt_text(draw(slower))
+        assert words.startswith("1F1B ends first")
+        assert f"1F1B: {ends} ticks" in words
+    assert alt_text(draw(3)).startswith("Equally long")
+    assert alt_text(draw(5)) == alt_text(draw(3))
+    assert alt_text(draw(5)).endswith("rank 3 takes 1.25 × as long.)")
+
+
+@pytest.mark.parametrize("message", [0, 0.1, 1, 2])
+def test_ranks_that_never_wait_are_as_fast_as_gpipe_for_these_messages(message):
+    costs = {"F": [1] * 4, "B": [2] * 4}
+    both = [max(simulate(make(8, 4), costs, message).values()) for make in (gpipe, never_waiting)]
+    assert both[0] == pytest.approx(both[1])
+
+
+@pytest.mark.parametrize(("m", "n"), [(16, 4), (32, 8), (5, 2), (9, 6)])
+def test_a_recompute_before_the_gradient_saves_one_recompute_at_each_border(m, n):
+    costs = {"F": [1] * n, "B": [2] * n, "R": [1] * n}
+    early = max(simulate(with_recompute(gpipe(m, n)), costs).values())
+    behind = max(simulate(gpipe(m, n), costs | {"B": [3] * n}).values())
+    assert behind - early == n - 1

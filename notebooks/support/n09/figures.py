@@ -392,4 +392,4 @@ def _gained(gains: Sequence[Gain]) -> str:
     if max(gain.processes for gain in gains) < 1.2:
         return "No second core is free just now"
     named = (gains[0], gains[-2], gains[-1])
-    return "Two threads: " + ", ".join(f"{gain.threads:.2f} × for {gain.name}" for gain in named)
+    return "Two threads: " + ", ".join(f"{gain.threads:.2f} × ({gain.name})" for gain in named)

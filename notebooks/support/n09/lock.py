@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Barrier, Thread
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ import torch
 
 WORKING = 0.012
 """Seconds that a measurement takes, about."""
+SOON = 0.004
+"""Seconds until two processes begin together."""
 PYTHON_LOOP = 0
 """In place of a size: the operation is no product, but a loop in Python."""
 
@@ -33,20 +36,20 @@ class Seconds(NamedTuple):
 
 
 def seconds_of(size: int) -> Seconds:
-    """Return the seconds of a product of this size, or of a PYTHON_LOOP; of two at once, those of the slower one."""
-    alone = _measured(size, 20)
-    times = max(2, int(WORKING / alone))
-    return Seconds(_measured(size, times), _in_processes(size, times), _in_threads(size, times))
+    """Return the seconds of a product of this size, or of a PYTHON_LOOP; of two at once, until both are done."""
+    times = max(2, int(WORKING * 20 / _seconds([_run(size, 20)])))
+    alone = _seconds([_run(size, times)])
+    return Seconds(alone / times, _in_processes(size, times) / times, _in_threads(size, times) / times)
 
 
 def answer_questions() -> None:
-    """Measure for another process: a line is a size and how often; ends with its input."""
+    """Measure for another process: a line is a size, how often, and when to begin; ends with its input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asks
     torch.set_num_threads(1)
     print("up", flush=True)
     for line in sys.stdin:
-        size, times = map(int, line.split())
-        print(_measured(size, times), flush=True)
+        size, times, start = line.split()
+        print(*_run(int(size), int(times), partial(_wait_until, float(start))), flush=True)
 
 
 def _operation(size: int) -> Callable[[], object]:
@@ -63,26 +66,36 @@ def _count() -> int:
     return total
 
 
-def _measured(size: int, times: int, meeting: Barrier | None = None) -> float:
+def _run(size: int, times: int, meet: Callable[[], object] = int) -> tuple[float, float]:
+    """Return when the operations began, behind `meet`, and when the last had ended: one clock for all processes."""
     torch.set_num_threads(1)
     operation = _operation(size)
-    if meeting is not None:
-        meeting.wait()
+    meet()
     begun = time.perf_counter()
     for _ in range(times):
         operation()
-    return (time.perf_counter() - begun) / times
+    return begun, time.perf_counter()
+
+
+def _seconds(runs: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds from the first begin to the last end: who waits for the lock to begin waits in them."""
+    return max(ended for _, ended in runs) - min(begun for begun, _ in runs)
+
+
+def _wait_until(start: float) -> None:
+    while time.perf_counter() < start:
+        pass
 
 
 def _in_threads(size: int, times: int) -> float:
     meeting = Barrier(2)
-    found: list[float] = []
-    threads = [Thread(target=lambda: found.append(_measured(size, times, meeting))) for _ in range(2)]
+    found: list[tuple[float, float]] = []
+    threads = [Thread(target=lambda: found.append(_run(size, times, meeting.wait))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return max(found)
+    return _seconds(found)
 
 
 def _in_processes(size: int, times: int) -> float:
@@ -95,11 +108,13 @@ def _in_processes(size: int, times: int) -> float:
             subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **places})
         )
         _read(_helpers[-1])
+    start = time.perf_counter() + SOON
     for helper in _helpers:
         assert helper.stdin is not None
-        helper.stdin.write(f"{size} {times}\n")
+        helper.stdin.write(f"{size} {times} {start}\n")
         helper.stdin.flush()
-    return max(float(_read(helper)) for helper in _helpers)
+    runs = [_read(helper).split() for helper in _helpers]
+    return _seconds([(float(begun), float(ended)) for begun, ended in runs])
 
 
 def _read(helper: subprocess.Popen[str]) -> str:

@@ -13,6 +13,7 @@ from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
 from lib.timeline import Span, Trace
 from support.n09 import figures as n09
+from support.n09 import lock
 from support.n09.clocks import gaps, slowest
 from support.n09.lock import PYTHON_LOOP, seconds_of
 from support.n09.two_streams import simulate_streams
@@ -69,9 +70,9 @@ def test_two_streams_overlap_in_order_of_launch():
 
 def test_gains_are_drawn_where_they_were_measured_threads_beside_processes():
     gains = [n09.Gain("512 × 512", 3e-3, 1.9, 1.95), n09.Gain("8 × 8", 1e-6, 0.74, 1.8)]
-    loop = n09.Gain("a Python loop", 3e-4, 0.95, 1.97)
+    loop = n09.Gain("Python loop", 3e-4, 0.95, 1.97)
     figure = n09.draw_lock(gains, loop)
-    assert heading(figure) == "Two threads: 0.74 × for 8 × 8, 1.90 × for 512 × 512, 0.95 × for a Python loop"
+    assert heading(figure) == "Two threads: 0.74 × (8 × 8), 1.90 × (512 × 512), 0.95 × (Python loop)"
     assert "8 × 8, 1.00 µs: 0.74, 1.80" in alt_text(figure)
     busy = [gain._replace(processes=1.1) for gain in gains]
     assert heading(n09.draw_lock(busy, loop._replace(processes=1.1))) == "No second core is free just now"
@@ -80,6 +81,8 @@ def test_gains_are_drawn_where_they_were_measured_threads_beside_processes():
 def test_a_round_measures_products_and_a_loop_alone_and_two_at_once():
     for size in (8, PYTHON_LOOP):
         assert min(seconds_of(size)) > 0
+    one_after_the_other = [(0.0, 12.0), (12.0, 24.0)]  # the second had to wait for the lock before it could begin
+    assert lock._seconds(one_after_the_other) == 24
 
 
 def test_a_clock_beyond_the_last_is_told_as_the_last():

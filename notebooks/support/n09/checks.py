@@ -64,13 +64,13 @@ SOON = 0.5  # and of a famous mistake: on a busy machine one may not be recognis
 KINDS = ("cpu", "cpu:0", "cuda", "cuda:0", "cuda:1", "xpu:0")
 
 
-def mixed(devices: int) -> list[tuple[str, ...]]:
+def mixed_devices(count: int) -> list[tuple[str, ...]]:
     """Return random lists of devices, the same each time, in which every two kinds meet, each also itself."""
     chance = Random(0)
     missing = set(combinations_with_replacement(sorted(KINDS), 2))
     lists = []
     while missing:
-        names = tuple(chance.choices(chance.sample(KINDS, 3), k=devices))
+        names = tuple(chance.choices(chance.sample(KINDS, 3), k=count))
         met = missing & set(combinations(sorted(names), 2))
         if met:
             lists.append(names)
@@ -199,7 +199,7 @@ check_spawn_workers = Exercise(
         ("cuda:0", "cuda:1", "cuda:0"),
         ("cuda", "cuda:0", "cuda:1"),
         ("cpu:0", "cpu:0"),
-        *mixed(devices=5),
+        *mixed_devices(count=5),
     ),
     praise="threads, queues and the end are right for {count} lists of devices",
     mistakes={

@@ -1,7 +1,7 @@
 """What a recorded run took, clock by clock; lanes are "partition j", labels F0, F1, …
 
-slowest   the slowest task of each clock
-gaps      what each clock but the first takes beyond its slowest task
+slowest_tasks   the slowest task of each clock
+gaps            what each clock but the first takes beyond its slowest task
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lib.pipeline import clock_cycles
 from lib.timeline import Span, Trace
 
 
-def slowest(trace: Trace, m: int, n: int) -> list[float]:
+def slowest_tasks(trace: Trace, m: int, n: int) -> list[float]:
     """Return by clock the seconds of its slowest task."""
     return [max(span.duration for span in clock) for clock in _clocks(trace, m, n)]
 
@@ -23,7 +23,7 @@ def gaps(trace: Trace, m: int, n: int) -> list[float]:
     A task that starts late makes a gap only if its clock ends later for it.
     """
     ends = [max(span.end for span in clock) for clock in _clocks(trace, m, n)]
-    longest = slowest(trace, m, n)[1:]
+    longest = slowest_tasks(trace, m, n)[1:]
     return [end - before - seconds for (before, end), seconds in zip(pairwise(ends), longest, strict=True)]
 
 

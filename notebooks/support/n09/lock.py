@@ -1,6 +1,6 @@
 """How long an operation takes alone, in each of two processes, and in each of two threads that share a lock.
 
-seconds_of   one round of the three
+round_of   one round of the three
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Seconds(NamedTuple):
     threads: float
 
 
-def seconds_of(size: int) -> Seconds:
+def round_of(size: int) -> Seconds:
     """Return the seconds of a product of this size, or of a PYTHON_LOOP; of two at once, until both are done."""
     times = max(2, int(WORKING * 20 / _seconds([_run(size, 20)])))
     alone = _seconds([_run(size, times)])

@@ -14,8 +14,8 @@ from lib.show.style import alt_text
 from lib.timeline import Span, Trace
 from support.n09 import figures as n09
 from support.n09 import lock
-from support.n09.clocks import gaps, slowest
-from support.n09.lock import PYTHON_LOOP, seconds_of
+from support.n09.clocks import gaps, slowest_tasks
+from support.n09.lock import PYTHON_LOOP, round_of
 from support.n09.two_streams import simulate_streams
 
 
@@ -80,7 +80,7 @@ def test_gains_are_drawn_where_they_were_measured_threads_beside_processes():
 
 def test_a_round_measures_products_and_a_loop_alone_and_two_at_once():
     for size in (8, PYTHON_LOOP):
-        assert min(seconds_of(size)) > 0
+        assert min(round_of(size)) > 0
     one_after_the_other = [(0.0, 12.0), (12.0, 24.0)]  # the second had to wait for the lock before it could begin
     assert lock._seconds(one_after_the_other) == 24
 
@@ -94,7 +94,7 @@ def test_a_task_that_starts_late_makes_a_gap_and_longer_tasks_make_none():
     recorded = {"F0 0": (0, 10), "F1 0": (10.1, 20.1), "F0 1": (14.1, 24.1), "F1 1": (24.1, 44.1)}
     spans = [Span(f"partition {name[3]}", name[:2], *ends) for name, ends in recorded.items()]
     trace = Trace(spans, [f"partition {j}" for j in range(2)])
-    assert slowest(trace, 2, 2) == pytest.approx([10, 10, 20])
+    assert slowest_tasks(trace, 2, 2) == pytest.approx([10, 10, 20])
     assert gaps(trace, 2, 2) == pytest.approx([4.1, 0])
 
 

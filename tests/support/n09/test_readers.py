@@ -17,7 +17,7 @@ import pytest
 from support.built import Task, clock_cycles, run_clock
 from support.built import worker as serve
 from support.n09 import checks as n09
-from support.n09.checks import KINDS, mixed
+from support.n09.checks import KINDS, mixed_devices
 
 
 def keys_of(devices):
@@ -283,7 +283,7 @@ def test_another_wrong_answer_is_refused_with_a_true_sentence(check, answer, say
 
 
 def test_all_kinds_of_devices_meet_in_the_mixed_lists():
-    lists = mixed(devices=5)
-    assert lists == mixed(devices=5)
+    lists = mixed_devices(count=5)
+    assert lists == mixed_devices(count=5)
     met = {pair for names in lists for pair in permutations(names, 2)}
     assert [(one, other) for one, other in product(KINDS, repeat=2) if (one, other) not in met] == []

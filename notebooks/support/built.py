@@ -250,11 +250,11 @@ class Task:
     """Say how a partition computes a micro-batch: `compute` in a worker, `finalize` in the scheduler's thread."""
 
     def __init__(self, stream, *, compute, finalize=None):
-        self.stream, self._compute, self._finalize = stream, compute, finalize
-        self.grad, self.threads = (
-            torch.is_grad_enabled(),
-            torch.get_num_threads(),
-        )  # of the thread that makes it
+        self.stream = stream
+        self._compute = compute
+        self._finalize = finalize
+        self.grad = torch.is_grad_enabled()  # of the thread that makes the task
+        self.threads = torch.get_num_threads()
 
     def compute(self):
         torch.set_num_threads(self.threads)

@@ -85,7 +85,7 @@ def test_every_part_is_as_its_solution_has_it_and_stands_there_once():
         ("# ---- 06: ", "def more(): ...\n\n\n# ---- 06: ", "more"),
         ("answers = [out_queues", "answers = [in_queues", "run_clock"),
         ("serve = worker", "serve = spawn_workers", "serve"),
-        ("self.grad, self.threads = (", "self.threads, self.grad = (", "Task"),
+        ("self.grad = torch.is_grad", "self.grad = not torch.is_grad", "Task"),
     ],
 )  # fmt: skip
 def test_any_difference_is_found(old, new, culprit):

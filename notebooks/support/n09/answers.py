@@ -63,6 +63,78 @@ def finalized(task: Any) -> tuple[Any, object]:
     return task, batch
 
 
+def stale(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+    """Keep the error of an earlier task."""
+    error: Any = None
+    while (task := in_queue.get()) is not None:
+        batch: Any = None
+        try:
+            batch = task.compute()
+        except BaseException:
+            error = sys.exc_info()
+        out_queue.put((True, (task, batch)) if error is None else (False, error))
+    out_queue.put((False, None))
+
+
+def asking(found: Callable[[Any], bool]) -> Worker:
+    """Make a worker that asks the batch whether the task has failed."""
+
+    def ask(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+        while (task := in_queue.get()) is not None:
+            batch: Any = None
+            error: Any = None
+            try:
+                batch = task.compute()
+            except BaseException:
+                error = sys.exc_info()
+            out_queue.put((True, (task, batch)) if found(batch) else (False, error))
+        out_queue.put((False, None))
+
+    return ask
+
+
+def one_answer(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+    """Put the same list for every task."""
+    answer: list[Any] = [None, None]
+    while (task := in_queue.get()) is not None:
+        try:
+            answer[:] = True, (task, task.compute())
+        except BaseException:
+            answer[:] = False, sys.exc_info()
+        out_queue.put(answer)
+    out_queue.put((False, None))
+
+
+def last_come_first(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+    """Serve what waits from the end of the queue."""
+    going = True
+    while going:
+        waiting = [in_queue.get()]
+        with suppress(Empty):
+            while True:
+                waiting.append(in_queue.get_nowait())
+        going = None not in [None if task is None else 0 for task in waiting]
+        inner: SimpleQueue[Any] = SimpleQueue()
+        for task in [task for task in waiting if task is not None][::-1]:
+            inner.put(task)
+        inner.put(None)
+        worker_that(done=0)(inner, out_queue)
+    out_queue.put((False, None))
+
+
+def again(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+    """Serve on, behind an error, by calling itself."""
+    while (task := in_queue.get()) is not None:
+        try:
+            answer: Any = True, (task, task.compute())
+        except BaseException:
+            out_queue.put((False, sys.exc_info()))
+            again(in_queue, out_queue)
+            return
+        out_queue.put(answer)
+    out_queue.put((False, None))
+
+
 def at_the_end(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
     """Serve all tasks before the first answer goes out."""
     held: SimpleQueue[Any] = SimpleQueue()
@@ -86,9 +158,11 @@ def spawning(
     *,
     start: bool = True,
     none: bool = True,
-    join: bool = True,
+    join: Callable[[list[Thread]], Iterable[Thread]] = lambda threads: threads,
+    limit: float | None = None,
+    late: bool = False,
     always: bool = True,
-    ends_after: type[BaseException] | None = None,
+    ends_after: type[BaseException] | tuple[type[BaseException], ...] | None = None,
     crossed: bool = False,
     empties: bool = False,
     hand: Callable[[list[Any]], Any] = lists,
@@ -99,11 +173,15 @@ def spawning(
     def spawn(devices: Sequence[torch.device]) -> Iterator[Any]:
         keys = [key(j, device) for j, device in enumerate(devices)]
         pairs = {each: (SimpleQueue[Any](), SimpleQueue[Any]()) for each in keys}
-        threads = [
-            Thread(target=serve, args=pair[::-1] if crossed else pair, daemon=True) for pair in pairs.values()
-        ]
-        for thread in threads if start else ():
-            thread.start()
+        threads = []
+        last: list[Any] = []
+        for pair in pairs.values():
+            last[:] = pair
+            ends = last if late else pair
+            target = partial(lambda ends: serve(*ends[::-1] if crossed else ends), ends)
+            threads.append(Thread(target=target, daemon=True))
+            if start:
+                threads[-1].start()
         leaving = always
         try:
             yield hand([pairs[each] for each in keys])
@@ -117,10 +195,16 @@ def spawning(
                     while empties:
                         in_queue.get_nowait()
                 in_queue.put(None)
-            for thread in threads if leaving and start and join else ():
-                thread.join()
+            for thread in join(threads) if leaving and start else ():
+                thread.join(limit)
 
     return spawn
+
+
+def spawning_by_the_first(devices: Sequence[torch.device]) -> Any:
+    """Look at the first device only, to see whether workers are shared."""
+    shared = devices[0].type != "cpu"
+    return spawning(lambda j, device: (device.type, device.index or 0) if shared else j)(devices)
 
 
 # ---- exercise 3: run_clock
@@ -131,27 +215,32 @@ def take(
     *,
     finalize: bool = True,
     at_once: bool = False,
+    while_taking: bool = False,
     raised: int | None = 0,
     new: bool = False,
+    bare: bool = False,
+    skips_none: bool = False,
 ) -> dict[int, object]:
     """Take all answers and raise error number `raised`, or a `new` one; or `at_once`, before the rest is taken."""
-    batches: dict[int, object] = {}
+    answers: dict[int, Any] = {}
     errors: list[BaseException] = []
     for j, out_queue in out_queues:
         ok, payload = out_queue.get()
         if ok:
-            task, batches[j] = payload
-            if finalize:
-                task.finalize(batches[j])
+            answers[j] = payload
+            if finalize and while_taking:
+                payload[0].finalize(payload[1])
         else:
-            errors.append(payload[1])
+            errors.append(payload[1].with_traceback(None) if bare else payload[1])
         if errors and at_once:
             break
     if errors and raised is not None:
         if new:
             raise RuntimeError("a task failed") from errors[raised]
         raise errors[raised]
-    return batches
+    for task, batch in answers.values() if finalize and not while_taking else ():
+        task.finalize(batch)
+    return {j: batch for j, (_, batch) in answers.items() if batch is not None or not skips_none}
 
 
 def putting(take: Callable[[list[tuple[int, SimpleQueue[Any]]]], dict[int, object]]) -> Scheduler:
@@ -171,6 +260,16 @@ def from_the_last(out_queues: list[tuple[int, SimpleQueue[Any]]]) -> dict[int, o
     for out_queue, answer in reversed(answers):
         out_queue.put(answer)
     return take(out_queues)
+
+
+def emptying(tasks: Mapping[int, Any], in_queues: Queues, out_queues: Queues) -> Mapping[int, object]:
+    """Raise at once, and take what lies in the queues just then, as somebody repairs an error that is raised early."""
+    try:
+        return putting(partial(take, at_once=True))(tasks, in_queues, out_queues)
+    finally:
+        for j in tasks:
+            while not out_queues[j].empty():
+                out_queues[j].get()
 
 
 def by_arrival(out_queues: list[tuple[int, SimpleQueue[Any]]]) -> dict[int, object]:

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from itertools import zip_longest
+from itertools import combinations, combinations_with_replacement, zip_longest
+from random import Random
 from typing import Any
 
+import torch
+
+from support.built import spawn_workers
 from support.kit.exercise import Exercise
 from support.kit.judged import judged
 from support.kit.mistakes import famous
 from support.kit.verdict import Verdict
 from support.n09.answers import (
+    again,
+    asking,
     at_the_end,
+    emptying,
     finalized,
     from_the_last,
+    last_come_first,
     lists,
+    one_answer,
     putting,
     run_plan,
     serve,
     spawning,
+    spawning_by_the_first,
+    stale,
     take,
     worker_that,
 )
@@ -31,9 +43,39 @@ from support.n09.guesses import guess_late as guess_late
 from support.n09.guesses import guess_size as guess_size
 from support.n09.guesses import guess_streams as guess_streams
 from support.n09.plans import fault_of_devices, fault_of_plan
-from support.n09.trials import FALSY, SHARED, Sight, ask_scheduler, ask_spawn, ask_worker
+from support.n09.trials import (
+    AHEAD,
+    BY_AN_ERROR,
+    ERRORS,
+    FAILS_LATER,
+    FALSY,
+    NONE,
+    OFTEN,
+    SHARED,
+    TENSOR,
+    Sight,
+    ask_scheduler,
+    ask_spawn,
+    ask_worker,
+)
 
 PATIENCE = 1.5  # seconds until a thread that has nothing to wait for counts as stuck
+SOON = 0.5  # and of a famous mistake: on a busy machine one may not be recognised then
+KINDS = ("cpu", "cpu:0", "cuda", "cuda:0", "cuda:1", "xpu:0")
+
+
+def mixed_devices(count: int) -> list[tuple[str, ...]]:
+    """Return random lists of devices, the same each time, in which every two kinds meet, each also itself."""
+    chance = Random(0)
+    missing = set(combinations_with_replacement(sorted(KINDS), 2))
+    lists = []
+    while missing:
+        names = tuple(chance.choices(chance.sample(KINDS, 3), k=count))
+        met = missing & set(combinations(sorted(names), 2))
+        if met:
+            lists.append(names)
+            missing -= met
+    return lists
 
 
 def watched(*cases: Sequence[str]) -> Callable[[Exercise, Any], Verdict]:
@@ -46,7 +88,7 @@ def watched(*cases: Sequence[str]) -> Callable[[Exercise, Any], Verdict]:
     def judge(exercise: Exercise, answer: Any) -> Verdict:
         shown: dict[Sequence[str], list[str]] = {}
         for case in cases:
-            wanted = _known(exercise, exercise.reference, case)
+            wanted = _known(exercise, exercise.reference, case, PATIENCE)
             seen: Sight = exercise.view(answer)(case)
             shown[case] = seen.said
             for expected, got in zip_longest(wanted, seen.said, fillvalue="nothing more"):
@@ -61,35 +103,40 @@ def watched(*cases: Sequence[str]) -> Callable[[Exercise, Any], Verdict]:
 def _recognised(exercise: Exercise, shown: dict[Sequence[str], list[str]]) -> str:
     """Return the sentence of the mistake that shows the same in all cases, "" if there is none."""
     for sentence, mistake in exercise.mistakes.items():
-        if all(_known(exercise, mistake, case) == said for case, said in shown.items()):
+        if all(_known(exercise, mistake, case, SOON) == said for case, said in shown.items()):
             return sentence
     return ""
 
 
 @cache
-def _known(exercise: Exercise, known: Any, case: Sequence[str]) -> list[str]:
-    seen: Sight = exercise.view(known)(case)  # the same each time, and some of these wait for long
+def _known(exercise: Exercise, known: Any, case: Sequence[str], most: float) -> list[str]:
+    seen: Sight = exercise.view(known)(case, most)  # the same each time, and some of these wait for long
     return seen.said
 
 
 def _told(case: Sequence[str]) -> str:
     """Say on which devices workers are wanted, or what the tasks of a case do."""
-    if case[0].startswith(("cpu", "cuda")):
+    if case[0] in KINDS:
         return "for " + ", ".join(case)
-    words = ("works", "late", "idle", FALSY, SHARED)
-    return "tasks that do this: " + ", ".join(k if k in words else f"raises {k}" for k in case)
+    errors = (*ERRORS, "RuntimeError")
+    return "tasks that do this: " + ", ".join(f"raises {kind}" if kind in errors else kind for kind in case)
 
 
 check_worker = Exercise(
     "worker",
     reference=serve,
-    view=lambda worker: lambda case: ask_worker(worker, case, PATIENCE),
+    view=lambda worker: lambda case, most=math.inf: ask_worker(worker, case, min(most, PATIENCE)),
     judge=watched(
         ("works",),
         ("works", "ValueError", "works"),
         ("SystemExit", "works"),
         ("KeyboardInterrupt", "works"),
+        ("Escape(BaseException)", "works"),
         ("works", FALSY, "works"),
+        (TENSOR, "works"),
+        (NONE, "works"),
+        ("works", "ValueError", "works", AHEAD),
+        ("ValueError", "works", OFTEN),
     ),
     praise="every answer, every error and the end are right in {count} runs",
     mistakes={
@@ -102,7 +149,10 @@ check_worker = Exercise(
         "Ctrl-C, KeyboardInterrupt, is no Exception either: catch what both have in common, BaseException.": (
             worker_that(caught=(Exception, SystemExit))
         ),
-        "None is no task: without this rule the thread never ends.": worker_that(over=lambda task: False),
+        "An error of somebody's own need be no Exception: catch what all have in common, BaseException.": (
+            worker_that(caught=(Exception, SystemExit, KeyboardInterrupt))
+        ),
+        "None is no task: when it comes, the thread must end.": worker_that(over=lambda task: False),
         "One task and gone: a worker is a loop.": worker_that(goes_on=lambda ok: False),
         "finalize belongs to the scheduler's thread: there it happens in order.": worker_that(finalized),
         "The scheduler needs the task as well: (True, (task, batch)).": worker_that(
@@ -111,6 +161,17 @@ check_worker = Exercise(
         "Say goodbye after the loop: who asks a worker that has gone gets this answer.": worker_that(done=0),
         "One goodbye is enough: behind it nobody expects an answer.": worker_that(done=2),
         "A task may count as false: compare with None, by `is not None`.": worker_that(over=lambda t: not t),
+        "The error of an earlier task is answered again: forget it before the next.": stale,
+        "The task comes first in the pair, then the batch.": worker_that(lambda task: (task.compute(), task)),
+        "A batch may be None: it does not say whether the task has failed.": asking(
+            lambda batch: batch is not None
+        ),
+        "A batch may be a tensor, which is neither true nor false: ask the try whether the task has failed.": (
+            asking(bool)
+        ),
+        "Every answer needs a tuple of its own: the scheduler may read it later.": one_answer,
+        "Serve tasks in the order in which they were put.": last_come_first,
+        "A function that calls itself for each error ends when Python has enough of it: a loop doesn't.": again,
         "Answer each task before you take the next: the scheduler may put no more until then.": at_the_end,
         "The payload is all of sys.exc_info(), not only the error.": worker_that(
             told=lambda: sys.exc_info()[1]
@@ -123,25 +184,42 @@ check_worker = Exercise(
 )
 
 
+def nobody(threads: list[Any]) -> list[Any]:
+    """Join none of the threads."""
+    return []
+
+
 check_spawn_workers = Exercise(
     "spawn_workers",
     reference=spawning(),
-    view=lambda spawn: lambda case: ask_spawn(spawn, case, PATIENCE),
+    view=lambda spawn: lambda case, most=math.inf: ask_spawn(spawn, case, min(most, PATIENCE)),
     judge=watched(
         ("cpu", "cpu", "cpu"),
-        ("cpu", "cpu", "leaves by an error"),
-        ("cpu", "cpu", "leaves by Ctrl-C"),
+        *(("cpu", "cpu", leaves) for leaves in BY_AN_ERROR),
         ("cuda:0", "cuda:1", "cuda:0"),
         ("cuda", "cuda:0", "cuda:1"),
+        ("cpu:0", "cpu:0"),
+        *mixed_devices(count=5),
     ),
     praise="threads, queues and the end are right for {count} lists of devices",
     mistakes={
         "A thread works only after its start().": spawning(start=False),
-        "The threads are never told to end: put a None for each.": spawning(none=False, join=False),
-        "You do not wait for the threads: they still work when the caller goes on.": spawning(join=False),
+        "The threads are never told to end: put a None for each.": spawning(none=False, join=nobody),
+        "You do not wait for the threads: they still work when the caller goes on.": spawning(join=nobody),
+        "You wait for one thread only: join each of them.": spawning(join=lambda threads: threads[-1:]),
+        "A task may last longer than the limit of a join: wait without one.": spawning(limit=1.0),
+        "A lambda looks its queues up when the thread runs: by then the loop has gone on.": spawning(
+            late=True
+        ),
         "An error in the body skips what stands after the yield: try … finally.": spawning(always=False),
         "Ctrl-C is no Exception: whatever leaves the body, the workers must end.": spawning(
             always=False, ends_after=Exception
+        ),
+        "sys.exit is neither: whatever leaves the body, the workers must end.": spawning(
+            always=False, ends_after=(Exception, KeyboardInterrupt)
+        ),
+        "Nor need an error be one of Python's own: whatever leaves the body, the workers must end.": spawning(
+            always=False, ends_after=(Exception, KeyboardInterrupt, SystemExit)
         ),
         "One worker for all CPU partitions: nothing overlaps on a CPU.": spawning(lambda j, device: device),
         "Two partitions on one CUDA device share a worker and its queues.": spawning(lambda j, device: j),
@@ -153,6 +231,13 @@ check_spawn_workers = Exercise(
             lambda j, device: j if device.type == "cpu" else device
         ),
         "cuda:0 and cuda:1 are two devices: a worker each.": spawning(lambda j, d: d.index is None and j),
+        "A number alone is no device: cuda:0 and xpu:0 are two, and neither is partition 0 on a CPU.": spawning(
+            lambda j, device: j if device.type == "cpu" else device.index or 0
+        ),
+        "Each partition has a device of its own: the first doesn't speak for the others.": spawning_by_the_first,
+        "cpu:0 is a CPU, too: ask for the type of the device.": spawning(
+            lambda j, device: j if device == torch.device("cpu") else (device.type, device.index or 0)
+        ),
         "You throw away tasks that wait: a None behind them lets them be done.": spawning(empties=True),
     },
 )
@@ -161,13 +246,17 @@ check_spawn_workers = Exercise(
 check_run_clock = Exercise(
     "run_clock",
     reference=putting(take),  # put all, take all, finalize in order, then raise the first error
-    view=lambda scheduler: lambda case: ask_scheduler(scheduler, case, PATIENCE),
+    view=lambda scheduler: lambda case, most=math.inf: ask_scheduler(scheduler, case, min(most, PATIENCE)),
     judge=watched(
         ("works", "works", "works"),
         ("idle", "works", "works"),
-        ("works", "ValueError", "works"),
+        ("late", "ValueError", "works"),
+        ("ValueError", "late"),
         ("ValueError", "RuntimeError"),
+        (FAILS_LATER, "late"),
+        (NONE, "works"),
         ("works", "works", SHARED),
+        ("late", "late", "late", "late", SHARED),
         ("late", "works", "works"),
     ),
     praise="what ran at the same time, what came back and what was raised are right in {count} clocks",
@@ -188,6 +277,16 @@ check_run_clock = Exercise(
         "The errors are dropped: the caller never hears of them.": putting(partial(take, raised=None)),
         "Of several errors, raise that of the first partition.": putting(partial(take, raised=-1)),
         "Raise the very exception: a new one has lost the traceback.": putting(partial(take, new=True)),
+        "An answer that is still on its way is in no queue yet: take as many as you have put.": emptying,
+        "Take all answers before you finalize the first: finalize may raise, too.": putting(
+            partial(take, while_taking=True)
+        ),
+        "Raise the exception as it came: with_traceback(None) loses the layer.": putting(
+            partial(take, bare=True)
+        ),
+        "A batch may be None, and its partition has an entry all the same.": putting(
+            partial(take, skips_none=True)
+        ),
         "finalize must go from the first partition to the last.": putting(lambda out: take(out[::-1])),
         "The keys of `tasks` say which queues to use: a partition may be idle.": (
             lambda tasks, *queues: dict(
@@ -206,7 +305,7 @@ check_run_plan = Exercise(
     reference=run_plan,
     judge=judged(
         lambda answer: fault_of_plan(answer, PATIENCE),
-        "outputs, meetings and threads are right in all plans, also on devices that share a worker.",
+        "outputs, meetings and the tasks in the queues are right in all plans, also where devices share a worker.",
     ),
     mistakes=famous(
         run_plan,
@@ -218,6 +317,27 @@ check_run_plan = Exercise(
             "A clock is handed over as a whole: only then do its tasks meet.": (
                 "done = run_clock(tasks, in_queues, out_queues)",
                 "done = {j: run_clock({j: task}, in_queues, out_queues)[j] for j, task in tasks.items()}",
+            ),
+            "The input is looked up when the task runs, too: bind it as you bind i and j.": (
+                "tasks[j] = Task(None, compute=partial(compute, values[i], i, j))",
+                "x = values[i]; tasks[j] = Task(None, compute=lambda i=i, j=j: compute(x, i, j))",
+            ),
+            "An index is beyond its list: which are the partitions of this call, which its micro-batches?": (
+                "clock_cycles(len(batches), n)",
+                "clock_cycles(6, 2)",
+            ),
+            "A task that is handed to workers of your own is in no queue that you were given.": (
+                "done = run_clock(tasks, in_queues, out_queues)",
+                """with spawn_workers([torch.device("cpu")] * n) as queues:
+            done = run_clock(tasks, *queues)""",
+            ),
+            "Put the tasks of a clock in the order of the partitions: errors and finalize go by it.": (
+                "for i, j in clock:\n            tasks",
+                "for i, j in reversed(list(clock)):\n            tasks",
+            ),
+            "Return a list, as it is asked for: the caller may go on writing into it.": (
+                "return values",
+                "return tuple(values)",
             ),
             "Work on a copy of the list: the caller still has a use for the inputs.": (
                 "list(batches)",
@@ -232,18 +352,19 @@ check_run_plan = Exercise(
                 "done = {j: task.compute() for j, task in tasks.items()}",
             ),
         },
+        names={"spawn_workers": spawn_workers, "torch": torch},
     ),
 )
 
 
 check_devices = Exercise(
     "my_devices",
-    reference=["cuda:0", "cuda:0"],
-    judge=judged(fault_of_devices, "backwards gives the partitions on one device each other's answers."),
+    reference=["cuda:0", "cuda", "cpu", "cuda:1", "cuda:1"],
+    judge=judged(
+        fault_of_devices, "backwards turns the answers of each device round; only one stays in its place."
+    ),
     mistakes={
-        "Every partition has queues of its own there: the order of the answers doesn't matter.": [
-            "cpu",
-            "cpu",
-        ]
+        "Every partition has queues of its own there: the order of the answers doesn't matter.": ["cpu"] * 5,
+        "Two that share queues have exchanged their answers: which others can?": ["cuda:0"] * 2 + ["cpu"] * 3,
     },
 )

@@ -60,10 +60,13 @@ def step_in_words(name: str, scene: Scene, clock: int) -> str:
         ready = "each partition gets a queue for tasks and one for answers"
         start = "each partition gets a thread, its worker, which waits"
         return (ready, start, "the scheduler holds both lists of queues")[NAMES.index(name)]
-    tasks = " and ".join(f"F{i}" for i, _ in sorted(scene.now, key=lambda pair: pair[1]))
+    *others, last = [f"F{i}" for i, _ in sorted(scene.now, key=lambda pair: pair[1])]
+    tasks = f"{', '.join(others)} and {last}" if others else last
     one = ("waits in its queue", "runs", "is answered", "is back")
     many = ("wait in their queues", "run at the same time", "are answered", "are back")
-    return f"in clock {clock}, {tasks} {(one if len(scene.now) == 1 else many)[NAMES.index(name) - 3]}"
+    is_last = clock == MICRO_BATCHES + scene.partitions - 2
+    happens = (one if len(scene.now) == 1 else many)[NAMES.index(name) - 3]
+    return f"in clock {clock}{', the last' * is_last}, {tasks} {happens}"
 
 
 def words(scene: Scene) -> str:
@@ -326,37 +329,67 @@ def _bar(axes: Axes, span: Span, y: float) -> None:
     write(axes, middle, y, span.label, size=9, va="center_baseline", bbox=behind, zorder=3)
 
 
-# ---- How much two threads gain, by the length of one operation.
+# ---- How much two threads gain, by the length of one operation, and two processes.
 
 
 class Gain(NamedTuple):
-    """Say what two threads gained: `op` seconds an operation, `factor` times as fast as one thread, by name."""
+    """Say what two gained: `op` seconds an operation alone, and how many times as fast as one, by name."""
 
     name: str
     op: float
-    factor: float
+    threads: float
+    processes: float
 
 
 @styled
 def draw_lock(torch_gains: Sequence[Gain], python: Gain) -> Figure:
-    """Draw how many times as fast two threads are: torch's operations by their length, and a Python loop."""
-    gains = sorted(torch_gains, key=lambda gain: gain.op)
-    figure, axes = new_figure(9, 0.4 + 0.42 * (len(gains) + 1))
-    names = [f"{gain.name}, {format_time(gain.op)}" for gain in gains] + [python.name]
-    factors = [gain.factor for gain in (*gains, python)]
-    row_bars(axes, factors, [f"{x:.2f}" for x in factors], names, [*[style.BLUE] * len(gains), style.RED])
-    for text in axes.texts:  # also where a line would strike it through
-        text.set_backgroundcolor(PAPER)
-    for level, words in ((1, "as fast as one thread"), (2, "twice as fast")):
-        axes.axvline(level, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
+    """Draw how many times as fast two threads are, and two processes: torch's operations by length, a Python loop."""
+    gains = [*sorted(torch_gains, key=lambda gain: gain.op), python]
+    figure, axes = new_figure(9, 0.8 + 0.42 * len(gains))
+    names = [f"{gain.name}, {format_time(gain.op)}" for gain in gains]
+    factors = [gain.threads for gain in gains]
+    row_bars(axes, factors, [""] * len(gains), names, [*[style.BLUE] * len(torch_gains), style.RED])
+    for row, gain in enumerate(gains):
         beside(
-            axes, (level, len(gains) + 0.75), words, (0, 0), ha="center", color=MUTED, backgroundcolor=PAPER
+            axes, (0, row), f"{gain.threads:.2f}", (5, 0), va="center_baseline", color=PAPER, weight="bold"
         )
-    axes.set(xlim=(0, max(2.3, *factors) + 0.1), ylim=(len(gains) + 1, -0.5))
-    found = [f"{gain.factor:.1f} × as fast for {gain.name}" for gain in (gains[0], gains[-1])]
-    free = gains[-1].factor >= 1.2  # at least, if there is a second core
-    title(axes, f"Two threads: {', '.join(found)}" if free else "No second core is free just now")
-    said = "; ".join(f"{name}: {factor:.2f}" for name, factor in zip(names, factors, strict=True))
-    return describe(
-        figure, f"Times as fast with two threads instead of one, by the time of an operation. {said}."
+    marks = axes.scatter(
+        [gain.processes for gain in gains],
+        range(len(gains)),
+        marker="D",
+        s=54,
+        color=INK,
+        edgecolor=PAPER,
+        zorder=3,
     )
+    for level, words in ((1, "as fast as one"), (2, "twice as fast")):
+        axes.axvline(level, color=INK, linewidth=1.2, linestyle=(0, (4, 3)), zorder=0.5)
+        beside(
+            axes, (level, len(gains) - 0.25), words, (0, 0), ha="center", color=MUTED, backgroundcolor=PAPER
+        )
+    most = max(2.3, *factors, *(gain.processes for gain in gains))
+    axes.set(xlim=(0, most + 0.1), ylim=(len(gains), -0.5))
+    axes.legend(
+        [axes.patches[0], marks],
+        ["two threads", "two processes, a lock each"],
+        ncols=2,
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
+        frameon=False,
+        borderaxespad=0.2,
+    )
+    title(axes, _gained(gains))
+    said = "; ".join(
+        f"{name}: {gain.threads:.2f}, {gain.processes:.2f}" for name, gain in zip(names, gains, strict=True)
+    )
+    return describe(
+        figure,
+        f"Times as fast as one: two threads, two processes, by the time of an operation. {said}.",
+    )
+
+
+def _gained(gains: Sequence[Gain]) -> str:
+    if max(gain.processes for gain in gains) < 1.2:
+        return "No second core is free just now"
+    named = (gains[0], gains[-2], gains[-1])
+    return "Two threads: " + ", ".join(f"{gain.threads:.2f} × ({gain.name})" for gain in named)

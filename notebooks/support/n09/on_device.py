@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from itertools import product
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -13,19 +14,21 @@ import torch
 
 from support.devices import RealStreams, key_of, start_device
 
-WAYS = ((1, 1, False), (2, 1, False), (2, 2, False), (2, 1, True))
+WAYS = ((1, 1, False), (2, 1, False), (2, 2, False), (2, 1, True), (2, 2, True))
 """Streams, launching threads, whether B0 waits for A1: what the notebook's table asks for."""
 
 
 def launch_all(gpu, names, queues, marks, waits, kernel, launch):  # type: ignore[no-untyped-def]  # as in the notebook
     """Launch these kernels, A into the first stream and B into the last; each launch takes its time."""
     for name in names:
+        event = marks.get() if waits and name == "B0" else None  # the host waits until it is recorded
         time.sleep(launch)  # the host is busy with it
         with gpu.use_stream(queues[0 if name[0] == "A" else -1]):
-            if waits and name == "B0":
-                gpu.current_stream().wait_event(marks["A1"])
+            if event is not None:
+                gpu.current_stream().wait_event(event)
             gpu.sleep(kernel)
-            marks[name] = gpu.current_stream().record_event()
+            if name == "A1":
+                marks.put(gpu.current_stream().record_event())
 
 
 def ends_of(gpu, streams, threads, waits, kernel=3, launch=1):  # type: ignore[no-untyped-def]  # as in the notebook
@@ -34,7 +37,7 @@ def ends_of(gpu, streams, threads, waits, kernel=3, launch=1):  # type: ignore[n
     queues = [gpu.new_stream() for _ in range(streams)]
     names = ["A0", "A1", "A2", "A3", "B0", "B1", "B2", "B3"]
     parts = [names] if threads == 1 else [names[:4], names[4:]]
-    shared = (queues, {}, waits, kernel * tick, launch * tick)
+    shared = (queues, SimpleQueue(), waits, kernel * tick, launch * tick)
     hosts = [Thread(target=launch_all, args=(gpu, part, *shared)) for part in parts]
     began = time.perf_counter()
     for host in hosts:

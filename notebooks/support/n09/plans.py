@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from threading import Barrier, BrokenBarrierError, current_thread
+from queue import SimpleQueue
+from threading import Barrier, BrokenBarrierError, Thread, current_thread
 from typing import Any, TypeAlias
 
 import torch
 
-from support.built import Task, clock_cycles, run_clock, spawn_workers
+from support.built import Task, clock_cycles, run_clock, spawn_workers, worker
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.kit.threads import Aside
@@ -19,8 +21,42 @@ from support.kit.values import NO_RETURN
 
 PLANS = ((4, 2, "cpu"), (2, 3, "cpu"), (1, 1, "cpu"), (3, 2, "cuda:0"))
 """Micro-batches, partitions, and on which device they all are."""
+PARTITIONS = 5
+"""For how many of them devices are asked that break `backwards`."""
 Route: TypeAlias = tuple[Any, ...]
 ClockRunner: TypeAlias = Callable[..., dict[int, Any]]
+
+
+class _Noting(SimpleQueue[Any]):
+    """An in_queue that notes, in a list common to all, its number for each task that is put."""
+
+    def __init__(self, number: int, noted: list[int]) -> None:
+        super().__init__()
+        self.number = number
+        self.noted = noted
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put an item."""
+        if item is not None:
+            self.noted.append(self.number)
+        super().put(item)
+
+
+@contextmanager
+def _workers(device: str, n: int, noted: list[int]) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Hand out queues as spawn_workers does for n partitions on one kind of device."""
+    numbers = [j if device == "cpu" else 0 for j in range(n)]
+    pairs = {number: (_Noting(number, noted), SimpleQueue[Any]()) for number in numbers}
+    threads = [Thread(target=worker, args=pair, daemon=True) for pair in pairs.values()]
+    for thread in threads:
+        thread.start()
+    try:
+        yield [pairs[number][0] for number in numbers], [pairs[number][1] for number in numbers]
+    finally:
+        for in_queue, _ in pairs.values():
+            in_queue.put(None)
+        for thread in threads:
+            thread.join()
 
 
 class _Partitions:
@@ -60,11 +96,12 @@ def fault_of_plan(run_plan: Callable[..., Any], patience: float) -> str:
 def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, patience: float) -> str:
     batches: list[Route] = [(f"x{i}",) for i in range(m)]
     given = list(batches)
+    noted: list[int] = []
     partitions = _Partitions(m, n, patience, together=device == "cpu")
 
     def work() -> object:
         current_thread().name = "scheduler"
-        with spawn_workers([torch.device(device)] * n) as queues:
+        with _workers(device, n, noted) as queues:
             return run_plan(partitions.compute, given, n, *queues)
 
     with Aside(work) as aside:
@@ -81,9 +118,23 @@ def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, patienc
         return "the tasks of a clock did not meet."
     if given != batches:
         return "the list of inputs was changed."
+    if len(noted) != m * n:
+        return f"{len(noted)} tasks went through the in_queues that were handed in, not {m * n}."
     wanted = [(*x, *range(n)) for x in batches]
     if not isinstance(result, (list, tuple)) or list(result) != wanted:
         return _way_of(result, wanted)
+    if not isinstance(result, list):
+        return f"the outputs come in a {type(result).__name__}."
+    return _order_of(noted, m, n) if device == "cpu" else ""
+
+
+def _order_of(noted: list[int], m: int, n: int) -> str:
+    """Say in which clock tasks were not put in the order of the partitions, "" if in none."""
+    for k, clock in enumerate(clock_cycles(m, n)):
+        wanted = [j for _, j in clock]
+        put = [noted.pop(0) for _ in wanted]
+        if put != wanted:
+            return f"in clock {k} tasks were put for the partitions {put}, in this order; expected {wanted}."
     return ""
 
 
@@ -117,7 +168,12 @@ def fault_of_devices(devices: list[str]) -> str:
     """Say why these devices don't break `backwards`, "" if they do."""
     if not isinstance(devices, (list, tuple)) or not all(isinstance(name, str) for name in devices):
         return f"a list of names such as 'cpu' is expected, not {devices!r}."
+    if len(devices) != PARTITIONS:
+        return f"{PARTITIONS} devices are expected, one for each partition, not {len(devices)}."
     seen = values_on(list(devices))
-    if seen == values_on(list(devices), run_clock):
-        return Fault(f"on {', '.join(devices)} the values are right: {seen}.", "right")
+    right = values_on(list(devices), run_clock)
+    kept = [j for j in right if seen[j] == right[j]]
+    if len(kept) != 1:
+        told = f"{len(kept)} values are right, those of the partitions {', '.join(map(str, kept))}"
+        return Fault(f"on {', '.join(devices)} {told}.", f"{len(kept)} are right")
     return ""

@@ -6,12 +6,15 @@ what it left behind.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Barrier, BrokenBarrierError, Thread, current_thread
+from threading import Barrier, BrokenBarrierError, Event, Thread, current_thread
 from typing import Any, cast
+from unittest import mock
 
 import torch
 
@@ -21,12 +24,30 @@ from support.kit.values import NO_RETURN
 from support.n09.answers import Queues, Scheduler, Worker, worker_that
 
 FALSY = "works, but bool(task) is False"
+NONE = "works and returns None"
+TENSOR = "works and returns a tensor"
+FAILS_LATER = "works, but its finalize raises KeyError"
 SHARED = "all partitions share a queue"
-BY_AN_ERROR = {"leaves by an error": KeyError, "leaves by Ctrl-C": KeyboardInterrupt}
+AHEAD = "all are put before the first answer is taken"
+OFTEN = "this more often than Python lets a function call itself"
+GOOD = ("works", "late", FALSY, NONE, TENSOR, FAILS_LATER)
+
+
+class Escape(BaseException):
+    """What is no Exception, nor one of Python's own that are none."""
+
+
+BY_AN_ERROR: dict[str, type[BaseException]] = {
+    "leaves by an error": KeyError,
+    "leaves by Ctrl-C": KeyboardInterrupt,
+    "leaves by sys.exit": SystemExit,
+    "leaves by an Escape(BaseException)": Escape,
+}
 ERRORS: dict[str, type[BaseException]] = {
     "ValueError": ValueError,
     "SystemExit": SystemExit,
     "KeyboardInterrupt": KeyboardInterrupt,
+    "Escape(BaseException)": Escape,
 }
 
 
@@ -42,9 +63,13 @@ class ProbeTask:
         self.computed = 0
         self.finalized: list[tuple[ProbeTask, object]] = []  # run_clock: one list for all tasks of a clock
         self.error = ERRORS.get(kind, RuntimeError)(label)
+        self.until: Event | None = None  # what compute waits for besides
+        self.batch: object = f"batch of {label}"
+        if kind in (NONE, TENSOR):
+            self.batch = None if kind == NONE else torch.zeros(2)
 
-    def compute(self) -> str:
-        """Wait for the tasks that should run at the same time; then return the name of the batch, or raise."""
+    def compute(self) -> object:
+        """Wait for the tasks that should run at the same time; then return the batch, or raise."""
         self.computed += 1
         self.ran_in = current_thread().name
         try:
@@ -52,18 +77,25 @@ class ProbeTask:
                 self.meeting.wait()
         except BrokenBarrierError:
             self.alone = True
-        if self.kind not in ("works", "late", FALSY):
+        if self.kind not in GOOD:
             raise self.error
         if self.kind == "late":  # somebody who does not wait for the worker is gone before this returns
-            threading.Event().wait(0.1)
-        return f"batch of {self.label}"
+            Event().wait(0.1)
+        if self.until is not None:
+            self.until.wait()
+        return self.batch
 
     def __bool__(self) -> bool:
         return self.kind != FALSY
 
+    def __repr__(self) -> str:
+        return self.label
+
     def finalize(self, batch: object) -> None:
         """Note the call."""
         self.finalized.append((self, batch))
+        if self.kind == FAILS_LATER:
+            raise KeyError(self.label)
 
 
 class Sight:
@@ -103,7 +135,7 @@ def _describe(answer: object, task: ProbeTask) -> str:
             whose, batch = payload
             extra = " (finalized in the worker)" if task.finalized else ""
             extra += f" (computed {task.computed} times)" * (task.computed > 1)
-            if whose is task and batch == f"batch of {task.label}":
+            if whose is task and batch is task.batch:
                 return f"True, {task.label} and its batch{extra}"
             return f"True, {_of(whose)} and {_of(batch)}"
         kind, error, trace = payload
@@ -121,6 +153,8 @@ def _of(value: object) -> str:
         return value.label
     if callable(value):
         return "a function that nobody has called"
+    if isinstance(value, torch.Tensor):
+        return "a tensor"
     return f"{value}" if isinstance(value, str) else repr(value)
 
 
@@ -133,30 +167,51 @@ def _form(value: object) -> str:
 # ---- exercise 1: worker
 
 
-def ask_worker(worker: Worker, tasks: Sequence[str], patience: float) -> Sight:
-    """Let a worker serve tasks of these kinds, then None; return what it answered, task by task, and how it ended."""
+def ask_worker(worker: Worker, case: Sequence[str], patience: float) -> Sight:
+    """Let a worker serve tasks of these kinds, then None; return what it answered, task by task, and how it ended.
+
+    The case may end in AHEAD (two and more tasks wait before the first answer is taken) or in OFTEN.
+    """
+    kinds = [kind for kind in case if kind not in (AHEAD, OFTEN)]
+    if OFTEN in case:
+        kinds *= sys.getrecursionlimit() + 100
+    tasks = [ProbeTask(f"task {number}", kind) for number, kind in enumerate(kinds)]
     in_queue: SimpleQueue[Any] = SimpleQueue()
     out_queue: SimpleQueue[Any] = SimpleQueue()
-    said: list[str] = []
     with Aside(partial(worker, in_queue, out_queue)) as aside:
-        for number, kind in enumerate(tasks):
-            task = ProbeTask(f"task {number}", kind)
-            in_queue.put(task)
-            said.append(_describe(_next(out_queue, patience, lambda: not aside.over(0)), task))
-            if said[-1].startswith("no answer"):
-                why = f" (the worker {aside.end})" if aside.end else ""
-                if not why:
-                    in_queue.put(None)
-                    belated = _describe(_next(out_queue, patience, lambda: not aside.over(0)), task)
-                    why = " until None came" * belated.startswith("True")
-                return Sight([*said[:-1], said[-1] + why], aside)
+
+        def answer() -> object:
+            return _next(out_queue, patience, lambda: not aside.over(0))
+
+        if AHEAD in case:
+            for task in tasks:
+                in_queue.put(task)
+            answers = [answer() for _ in tasks]  # described when all are here: none may have become another
+            said = [_describe(*pair) for pair in zip(answers, tasks, strict=True)]
+            if any(told.startswith("no answer") for told in said):
+                return Sight(said, aside)
+        else:
+            said = []
+            for task in tasks:
+                in_queue.put(task)
+                said.append(_describe(answer(), task))
+                if said[-1].startswith("no answer"):
+                    return Sight([*said[:-1], said[-1] + _why_none(in_queue, answer, task, aside)], aside)
         in_queue.put(None)
-        last = _next(out_queue, patience, lambda: not aside.over(0)) if aside.over(patience) else out_queue
+        last = answer() if aside.over(patience) else out_queue
         if not aside.over(0):
             return Sight([*said, "still running after None"], aside)
     said.append("last answer (False, None)" if last == (False, None) else "no last answer (False, None)")
     said[-1] += f", and {out_queue.qsize()} more behind it" * (not out_queue.empty())
     return Sight([*said, aside.end if aside.error else "ended"], aside)
+
+
+def _why_none(in_queue: SimpleQueue[Any], answer: Callable[[], object], task: ProbeTask, aside: Aside) -> str:
+    """Say why a task has no answer: the worker has ended, or answers only when None has come."""
+    if aside.end:
+        return f" (the worker {aside.end})"
+    in_queue.put(None)
+    return " until None came" * _describe(answer(), task).startswith("True")
 
 
 # ---- exercise 2: spawn_workers
@@ -165,6 +220,16 @@ def ask_worker(worker: Worker, tasks: Sequence[str], patience: float) -> Sight:
 def ask_spawn(spawn: Callable[..., Any], case: Sequence[str], patience: float) -> Sight:
     """Spawn workers for these devices, use them, leave, perhaps by an error (the last word), and say what one sees."""
     return _Spawning(spawn, case, patience).sight()
+
+
+LONGER_THAN_A_LIMIT = 0.05
+"""Seconds that the last tasks take: no join with a limit lasts so long here."""
+
+
+def _run_late(run: Callable[[], None], pause: float) -> None:
+    Event().wait(0.015)
+    run()
+    Event().wait(pause)
 
 
 class _Spawning:
@@ -182,19 +247,65 @@ class _Spawning:
             j if device.type == "cpu" else (device.type, device.index or 0)
             for j, device in enumerate(self.devices)
         ]
+        self.leaves = Event()
+        self.may_end = Event()  # the last tasks wait for it
+        self.me: Thread | None = None  # the reader's
+        self.limited = False  # a join ran out
+        self.slowly = all(device.type == "cpu" for device in self.devices)
         meeting = Barrier(len(set(self.keys)), timeout=patience / 2)
         self.probes = [
             ProbeTask(f"task {j}", "works", meeting if j == self.keys.index(key) else None)
             for j, key in enumerate(self.keys)
         ]
-        self.waiting = [ProbeTask(f"last task {number}", "late") for number in range(2 * len(self.keys))]
+        self.waiting = [ProbeTask(f"last task {number}", "works") for number in range(2 * len(self.keys))]
+        for task in self.waiting:
+            task.until = self.may_end
         self.said: list[str] = []
         self.left: int | None = None  # threads that are alive just behind the with
-        self.aside = Aside(self._work)
+        self.aside: Aside
 
     def sight(self) -> Sight:
         """Run it; it may take twice the patience."""
+        with self._slow_threads():
+            return self._seen()
+
+    @contextmanager
+    def _slow_threads(self) -> Iterator[None]:
+        """Let the reader's threads begin late and end late, one after the other; a join's limit runs out at once.
+
+        So who does not wait for each of them is seen to leave too early, however fast the machine is, and a limit is
+        too short, however long it is.
+        """
+        begin = Thread.start
+        join = Thread.join
+        steps = range(len(self.keys))
+        pauses = [0.015 * (1 + step) for step in (reversed(steps) if len(self.keys) > 2 else steps)]
+
+        def start(thread: Thread) -> None:
+            if current_thread() is self.me and self.slowly:
+                thread.run = partial(_run_late, thread.run, pauses.pop() if pauses else 0.02)  # type: ignore[method-assign]
+            begin(thread)
+
+        def join_without_a_limit(thread: Thread, timeout: float | None = None) -> None:
+            if current_thread() is self.me and timeout is not None and not self.may_end.is_set():
+                timeout = min(timeout, 0.001)
+                self.limited = True
+            join(thread, timeout)
+
+        with (
+            mock.patch.object(Thread, "start", start),
+            mock.patch.object(Thread, "join", join_without_a_limit),
+        ):
+            self.aside = Aside(self._work)
+            yield
+
+    def _seen(self) -> Sight:
         with self.aside:
+            for _ in range(max(1, round(2 * self.patience / 0.02))):
+                if self.leaves.wait(0.02) or self.aside.over(0):
+                    break
+            self.aside.over(LONGER_THAN_A_LIMIT if self.slowly else 0)
+            self.may_end.set()
             if not self.aside.over(2 * self.patience):
                 return Sight(
                     [*self.said, f"the with never {'ended' if self.entered else 'began'}"], self.aside
@@ -206,6 +317,7 @@ class _Spawning:
         return Sight(self.said, self.aside)
 
     def _work(self) -> None:
+        self.me = current_thread()
         try:
             context = self.spawn(self.devices)
             if context is None:
@@ -217,6 +329,7 @@ class _Spawning:
                     self._use(*queues)
                 else:
                     self.said.append("handed out something else than two lists of queues")
+                self.leaves.set()
                 if self.by_an_error:
                     raise self.error
             if self.by_an_error:
@@ -235,10 +348,13 @@ class _Spawning:
         self.said.append(f"threads started: {len(self.aside.started)}")
         for probe, in_queue in zip(self.probes, in_queues, strict=False):
             in_queue.put(probe)
+        patience = self.patience
         for probe, out_queue in zip(self.probes, out_queues, strict=False):
-            self.said.append(_describe(_next(out_queue, self.patience), probe))
+            self.said.append(_describe(_next(out_queue, patience), probe))
             if self.said[-1].startswith("no answer"):
-                return
+                patience = 0.05  # the others have had their time, too
+        if patience < self.patience:
+            return
         alone = any(probe.alone for probe in self.probes)
         self.said.append(f"computed {'one at a time' if alone else 'at the same time'}")
         for probe, in_queue in zip(self.waiting, [*in_queues, *in_queues], strict=True):
@@ -248,6 +364,7 @@ class _Spawning:
         # Not in the reader's own time: on a busy machine a thread may need long to end.
         later = len(self.aside.left(0.5))
         for_good = f", and for good: {later}" if left else ""
+        for_good += ", as a limit of a join was over" if left and self.limited else ""
         self.said.append(f"threads alive after the with: {left}{for_good}")
         computed = all(probe.computed for probe in self.waiting)
         self.said.append(f"tasks that waited are computed: {computed}")
@@ -298,10 +415,10 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     if left is None:
         left = answers_left()
     said = [f"computed {met}", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
-    if all(
-        kind in ("works", "late", "idle") for kind in kinds
-    ):  # after an error the run is over, finalized or not
-        right = [task.label for task, batch in finalized if batch == f"batch of {task.label}"]
+    if not any(
+        kind in (*ERRORS, "RuntimeError", FAILS_LATER) for kind in kinds
+    ):  # after an error the run is over
+        right = [task.label for task, batch in finalized if batch is task.batch]
         said.append(f"finalized: {', '.join(right) or 'none'}")
     return Sight(said, aside)
 
@@ -314,6 +431,8 @@ def _whose_error(error: BaseException | None, tasks: Iterable[ProbeTask]) -> str
     for task in tasks:
         if error is task.error:
             found = f"raised the {task.kind} of {task.label}"
+            if "compute" not in [frame.name for frame in traceback.extract_tb(error.__traceback__)]:
+                found += " without its traceback"
         elif task.error in (error.__cause__, error.__context__) or repr(error) == repr(task.error):
             found = f"raised a new exception in place of the {task.kind} of {task.label}"
     return found

@@ -15,7 +15,8 @@ def simulate_streams(
     """Return the launches (kind "launch", lanes "thread t") and kernels (kind "compute", lanes "stream s"), in ticks.
 
     Labels are A0, A1, … and B0, B1, …; one thread launches all of A, then all of B, two threads one sequence each. With
-    one stream, kernels run in order of launch. waits: B0 starts after A1 (a wait for an event in the stream).
+    one stream, kernels run in order of launch. waits: B0 starts after A1 (a wait for an event in the stream, launched
+    when that event has been recorded).
     """
     # in order of launch; where two threads launch at the same moment, A comes first
     launches = sorted(
@@ -29,8 +30,9 @@ def simulate_streams(
     for _, label, thread in launches:
         stream = 0 if streams == 1 else "AB".index(label[0])
         event = ["A1"] if waits and label == "B0" else []
+        recorded = ["launch A1"] if waits and label == "B0" else []
         tasks += [
-            Work(thread, f"launch {label}", launch, kind="launch"),
+            Work(thread, f"launch {label}", launch, recorded, kind="launch"),
             Work(f"stream {stream}", label, kernel, [f"launch {label}", *event]),
         ]
     trace = play(tasks, [f"thread {t}" for t in range(threads)] + [f"stream {s}" for s in range(streams)])

@@ -76,6 +76,18 @@ def endless():
         (n09.check_worker, lambda *queues: queues[1].put(7), "seen: an answer of another form: int"),
         (n09.check_worker, copies, "seen: False, another ValueError"),
         (n09.check_worker, "One goodbye", "seen: last answer (False, None), and 1 more behind it"),
+        (n09.check_worker, "An error of somebody", "raises Escape(BaseException), works. Expected: False, its Escape"),
+        (
+            n09.check_worker,
+            "A batch may be None",
+            "works and returns None, works. Expected: True, task 0 and its batch",
+        ),
+        (
+            n09.check_worker,
+            "Every answer needs",
+            "all are put before the first answer is taken. Expected: True, task 0",
+        ),
+        (n09.check_worker, "A function that calls", "seen: False, the RecursionError of maximum recursion depth"),
         (n09.check_worker, "A task may count", "works, but bool(task) is False, works. Expected: True, task 1"),
         (n09.check_worker, "Answer each task", "seen: no answer to task 0 until None came"),
         (n09.check_worker, "The payload is", "seen: an answer of another form: (False, ValueError)"),
@@ -96,12 +108,18 @@ def endless():
         (n09.check_spawn_workers, "You do not wait", "with: 3, and for good: 0"),
         (n09.check_spawn_workers, "An error in the body", "for cpu, cpu, leaves by an error. Expected: threads alive"),
         (n09.check_spawn_workers, "Two partitions", "for cuda:0, cuda:1, cuda:0. Expected: 3 in_queues, 2 different"),
+        (n09.check_spawn_workers, "A task may last", "with: 3, and for good: 0, as a limit of a join was over"),
+        (n09.check_spawn_workers, "Nor need an error", "for cpu, cpu, leaves by an Escape(BaseException). Expected"),
+        (n09.check_spawn_workers, "cpu:0 is a CPU", "for cpu:0, cpu:0. Expected: 2 in_queues, 2 different"),
         (n09.check_spawn_workers, lambda devices: nullcontext(([], [])), "seen: 0 in_queues, 0 different"),
         (n09.check_spawn_workers, lambda devices: endless(), "seen: the with never began"),
         (n09.check_worker, lambda *queues: endless(), "seen: no answer to task 0"),
         (n09.check_run_clock, lambda *all_of_it: endless(), "seen: still waiting for an answer"),
         (n09.check_run_clock, "You wait for each", "seen: computed one at a time"),
         (n09.check_run_clock, "Raised too early", "seen: answers left: 1"),
+        (n09.check_run_clock, "An answer that is still", "raises ValueError, late. Expected: answers left: 0"),
+        (n09.check_run_clock, "Take all answers", "its finalize raises KeyError, late. Expected: answers left: 0"),
+        (n09.check_run_clock, "Raise the exception as", "seen: raised the ValueError of task 1 without its traceback"),
         (n09.check_run_clock, "Nobody calls", "seen: finalized: none"),
         (n09.check_run_clock, "The errors are dropped", "Expected: raised the ValueError of task 1"),
         (n09.check_run_clock, "Of several errors", "seen: raised the RuntimeError of task 1"),
@@ -146,9 +164,3 @@ def test_a_stub_that_wears_a_decorator_is_untouched():
 
 def test_to_finalize_in_the_order_of_arrival_is_refused_every_time():
     assert all(n09.check_run_clock(putting(by_arrival)).status == "wrong" for _ in range(3))
-
-
-def test_devices_that_share_a_worker_break_the_scheduler_that_goes_backwards_and_others_do_not():
-    assert n09.check_devices(["cuda", "cuda:0"])
-    assert n09.check_devices(["cpu", "cuda:1", "cuda:1"])
-    assert n09.check_devices(["cuda:0", "cuda:1"]).status == "wrong"

@@ -11,7 +11,11 @@ from lib.pipeline.worker import Task, spawn_workers
 from lib.runtime.device import CPUStream
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
+from lib.timeline import Span, Trace
 from support.n09 import figures as n09
+from support.n09 import lock
+from support.n09.clocks import gaps, slowest_tasks
+from support.n09.lock import PYTHON_LOOP, round_of
 from support.n09.two_streams import simulate_streams
 
 
@@ -54,7 +58,7 @@ def test_a_cell_is_a_micro_batch_in_the_colour_of_its_partition_and_the_deadlock
     assert "0.5 s" in heading(stuck)
 
 
-def test_two_streams_overlap_in_order_of_launch_and_gains_are_drawn_where_they_were_measured():
+def test_two_streams_overlap_in_order_of_launch():
     one, two = (simulate_streams(streams, kernel=3, launch=1) for streams in (1, 2))
     assert [s.label for s in one.only(kind="compute")] == ["A0", "A1", "A2", "A3", "B0", "B1", "B2", "B3"]
     assert (one.end, two.end) == (25, 17)
@@ -62,12 +66,43 @@ def test_two_streams_overlap_in_order_of_launch_and_gains_are_drawn_where_they_w
     assert heading(n09.draw_streams(2, 1, 3, 1, False)) == said
     assert simulate_streams(2, 2, kernel=3, launch=1).end == 13  # B need not wait for A's launches
     assert [simulate_streams(s, kernel=2, launch=3).end for s in (1, 2)] == [8 * 3 + 2] * 2  # launches decide
-    gains = [n09.Gain("512 × 512", 3e-3, 1.9), n09.Gain("8 × 8", 1e-6, 0.7)]
-    figure = n09.draw_lock(gains, n09.Gain("Python loop", 0.0, 0.95))
-    assert heading(figure) == "Two threads: 0.7 × as fast for 8 × 8, 1.9 × as fast for 512 × 512"
-    assert "8 × 8, 1.00 µs: 0.70" in alt_text(figure)
-    busy = [n09.Gain("8 × 8", 1e-6, 1.1), n09.Gain("512 × 512", 3e-3, 0.9)]
-    assert heading(n09.draw_lock(busy, n09.Gain("Python loop", 0.0, 0.95))) == "No second core is free just now"
+
+
+def test_gains_are_drawn_where_they_were_measured_threads_beside_processes():
+    gains = [n09.Gain("512 × 512", 3e-3, 1.9, 1.95), n09.Gain("8 × 8", 1e-6, 0.74, 1.8)]
+    loop = n09.Gain("Python loop", 3e-4, 0.95, 1.97)
+    figure = n09.draw_lock(gains, loop)
+    assert heading(figure) == "Two threads: 0.74 × (8 × 8), 1.90 × (512 × 512), 0.95 × (Python loop)"
+    assert "8 × 8, 1.00 µs: 0.74, 1.80" in alt_text(figure)
+    busy = [gain._replace(processes=1.1) for gain in gains]
+    assert heading(n09.draw_lock(busy, loop._replace(processes=1.1))) == "No second core is free just now"
+
+
+def test_a_round_measures_products_and_a_loop_alone_and_two_at_once():
+    for size in (8, PYTHON_LOOP):
+        assert min(round_of(size)) > 0
+    one_after_the_other = [(0.0, 12.0), (12.0, 24.0)]  # the second had to wait for the lock before it could begin
+    assert lock._seconds(one_after_the_other) == 24
+
+
+def test_a_clock_beyond_the_last_is_told_as_the_last():
+    assert heading(n09.draw_runtime(4, 6, 3)) == "Step 4 of 7, put: in clock 5, the last, F3 waits in its queue"
+    assert heading(n09.draw_runtime(4, 2, 3)).endswith("in clock 2, F2, F1 and F0 wait in their queues")
+
+
+def test_a_task_that_starts_late_makes_a_gap_and_longer_tasks_make_none():
+    recorded = {"F0 0": (0, 10), "F1 0": (10.1, 20.1), "F0 1": (14.1, 24.1), "F1 1": (24.1, 44.1)}
+    spans = [Span(f"partition {name[3]}", name[:2], *ends) for name, ends in recorded.items()]
+    trace = Trace(spans, [f"partition {j}" for j in range(2)])
+    assert slowest_tasks(trace, 2, 2) == pytest.approx([10, 10, 20])
+    assert gaps(trace, 2, 2) == pytest.approx([4.1, 0])
+
+
+def test_two_threads_wait_as_one_does_for_an_event_that_must_first_be_recorded():
+    trace = simulate_streams(2, 2, kernel=3, launch=1, waits=True)
+    launched = {s.label: s for s in trace.only(kind="launch")}
+    assert launched["B0"].start == launched["A1"].end
+    assert trace.end == simulate_streams(2, 1, kernel=3, launch=1, waits=True).end == 19
 
 
 @pytest.mark.parametrize("streams", [1, 2])

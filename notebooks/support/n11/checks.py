@@ -28,6 +28,7 @@ from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
 from support.n11 import runs
 from support.n11.copying import fault_of_copy_wait
+from support.n11.figures import OLDER
 from support.n11.on_device import judged_on_devices_too
 from support.n11.runs import engine_order, fenced
 from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_fork_join, fault_of_two_nodes
@@ -64,8 +65,6 @@ guess_ages = Guess(
     read=_pair,
     tried=Tried(right=(8, 1), wrong=(1, 1), known=(8,)),
 )
-OLDER = 100_000
-"""Nodes that a worker has made before; far more than the thread that asks."""
 guess_sequence = Guess(
     "whether both orders with ties are the same",
     lambda: "NO",

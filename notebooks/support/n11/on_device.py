@@ -112,7 +112,7 @@ def one_partition(way, launch, wait):
     task = {}, layers, torch.ones(2, requires_grad=True)
     if way == "one node":
         output = Act.apply(checkpoint(layers, task[2], use_reentrant=True), wait)
-    elif way == "one node, waits itself":
+    elif way == "waits itself":
         output = WaitsItself.apply(wait, layers, task[2])
     else:
         output = tie(Act.apply(Checkpoint.apply(leaf(), *task), wait), *task)
@@ -144,7 +144,7 @@ def ends_at(gpu, way):
 KERNEL = 0.005
 COPY = 0.02
 """Seconds of each kernel and of each copy in the notebook's cells."""
-NODES = ("one node", "one node, waits itself", "two nodes")
+NODES = ("one node", "waits itself", "two nodes")
 
 
 def record_two_devices() -> dict[str, Any]:

@@ -81,3 +81,25 @@ def test_where_devices_run_a_right_answer_stays_right_and_a_forgotten_wait_is_se
 
 def test_no_module_of_this_room_starts_a_device_when_it_is_imported():
     assert on_device.started() is None
+
+
+def test_without_a_compiler_the_cells_show_what_was_recorded(tmp_path):
+    stored = {cell["id"]: "".join(cell["source"]) for cell in NOTEBOOK["cells"]}
+    code = [stored[name] for name in ("n11-80", "n11-82", "n11-98", "n11-83")]
+    ways = "\n".join(f"print({way!r}, tried({way!r})[:2])" for way in on_device.WAYS)
+    file = tmp_path / "cell.py"  # a recording reads the text of a function, which `python -c` does not keep
+    file.write_text("\n".join(["import torch", *code, ways]), encoding="utf-8")
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "notebooks")])
+    hidden = {"PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": paths, **hidden},
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0].startswith("Nothing can run on a device here: the simulated device needs a C++ compiler")
+    assert [line.split()[0] for line in said[-3:]] == [*on_device.WAYS]
+    assert said[-3].partition(" ")[2] == said[-2].partition(" ")[2] != said[-1].partition(" ")[2]

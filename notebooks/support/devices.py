@@ -7,7 +7,8 @@
 what it did. A number of a simulated device is never called a GPU's.
 
 To start a simulated device changes torch for the whole process (torch finds an accelerator from then on): a notebook
-that calls start_device has a kernel of its own, also where others share one, and nothing but a cell calls it.
+that calls start_device has a kernel of its own, also where others share one, and nothing but a cell calls it. It does
+so before the first backward: autograd makes a queue for each device then, and has none for a device that comes later.
 """
 
 from __future__ import annotations

@@ -28,9 +28,8 @@ from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
 from support.n11 import runs
 from support.n11.copying import fault_of_copy_wait
-from support.n11.figures import OLDER
 from support.n11.on_device import judged_on_devices_too
-from support.n11.runs import engine_order, fenced
+from support.n11.runs import OLDER, engine_order, fenced
 from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_fork_join, fault_of_two_nodes
 
 # ---- predictions

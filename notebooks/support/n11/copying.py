@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -233,9 +234,21 @@ def _fault_of_memory(answer: Passages) -> str:
     return Fault(told, f"{known} {_recorded(answer)}")
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let no cycle of objects be collected inside: their memory would come back at a moment of chance."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def races_of(copy: Any, wait: Any, m: int = 3) -> list[Race]:
     """Send m micro-batches through two pretended GPUs and back, and return all races."""
-    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+    with in_place_of_cuda(PretendGPU(count=2)) as gpu, _no_collection():
         _there_and_back((copy, wait), m, _Trip(gpu))
         return find_races(list(gpu.operations))
 
@@ -250,8 +263,8 @@ def _recorded(answer: Passages) -> list[list[str]]:
 
 def _all_races(answer: Passages) -> Iterator[tuple[int, _Trip, Race]]:
     for m in (1, 2, 3):
-        gc.collect()  # garbage of others must not come back in the middle of it
-        with in_place_of_cuda(PretendGPU(count=2)) as gpu, in_case("on the way there and back", MEANINGS):
+        gpu_here = in_place_of_cuda(PretendGPU(count=2))
+        with gpu_here as gpu, _no_collection(), in_case("on the way there and back", MEANINGS):
             trip = _Trip(gpu)
             inputs = _there_and_back(answer, m, trip)
             if any(

@@ -19,7 +19,7 @@ from lib.show import style
 from lib.show.explore import choice, whole
 from lib.show.sheet import EDGE, WIDTH, box, inch_sheet, write
 from lib.show.style import GREEN, INK, MUTED, PAPER, PINK, RED, pale, rank_color
-from support.n11.runs import Node, alive, order_of, peaks, walk
+from support.n11.runs import OLDER, Node, alive, order_of, peaks, walk
 
 # ---- The autograd graph of a pipeline: a row a micro-batch, a band a partition; all partitions have the same columns.
 
@@ -188,8 +188,6 @@ BACKWARD_CONTROLS = {
     "partitions": whole(1, 4, 2, "n · partitions"),
     "worker": choice(("new", "older"), "new", "the worker is"),
 }
-OLDER = 100_000
-"""Nodes that the older worker has made before; far more than the thread that goes backward."""
 HUE = {"R": PINK, "B": GREEN}
 
 

@@ -163,10 +163,10 @@ def record_two_devices() -> dict[str, Any]:
     return {"results": results}
 
 
-Judging: TypeAlias = Callable[[Exercise, Any], Verdict]
+_Judging: TypeAlias = Callable[[Exercise, Any], Verdict]
 
 
-def judged_on_devices_too(judge: Judging) -> Judging:
+def judged_on_devices_too(judge: _Judging) -> _Judging:
     """Let a judge that needs no device be joined by the numbers of two, where a cell has started them.
 
     Whether an answer is right says the judge, from the order of the operations. The devices add what they saw of a

@@ -222,6 +222,14 @@ COPIES = {
         "next_stream.wait_stream(prev_stream)",
         "prev_stream.synchronize()",
     ),
+    "save_for_backward holds a tensor until backward; a copy of the gradient needs only the streams.": (
+        "        return moved(x, prev_stream",
+        "        ctx.save_for_backward(x)\n        return moved(x, prev_stream",
+    ),
+    "In both directions one stream waits for the other; each time only one of them needs something.": (
+        "        prev_stream.wait_stream(next_stream)\n",
+        "        prev_stream.wait_stream(next_stream)\n        next_stream.wait_stream(prev_stream)\n",
+    ),
     "A clone is a kernel of its own, and more memory.": ("return x.detach()", "return x.clone()"),
 }
 

@@ -151,6 +151,10 @@ def _fault_of_waits(new: Sequence[Operation], name: str, before: str, after: str
     if not waiting:
         return f"In {name} nobody waits: {after!r} may go on while {before!r} is still at work."
     others = [lane for lane in waiting if lane != after]
+    if others and after in waiting:
+        return (
+            f"In {name} {others[0]!r} waits, too: it needs nothing of {after!r}, and stands still meanwhile."
+        )
     if others:
         return f"In {name} {others[0]!r} waits for {after!r}; it should be the other way round."
     return ""
@@ -197,7 +201,20 @@ def _fault_of_the_way_back(answer: Passages, trip: _Trip) -> str:
     fault = _fault_of_streams(new, "MyCopy.backward", ("copies of cuda:1", "copies"))
     if fault:
         return fault
-    return _fault_of_waits_back(new)
+    return _fault_of_waits_back(new) or _fault_of_keeping(trip)
+
+
+def _fault_of_keeping(trip: _Trip) -> str:
+    """Say what is still in memory where backward begins: what was copied, or what arrived. Nobody needs it there."""
+    forward = trip.operations[: trip.backward_from]
+    copy = next(op for op in forward if op.kind == "launch" and op.label.startswith("copy of"))
+    dropped = {op.label for op in forward if op.kind == "free"}
+    for what, regions in (("what was copied", copy.reads), ("what arrived", copy.writes)):
+        if not dropped.issuperset(region.block for region in regions):
+            return (
+                f"From forward to backward {what} is kept, and takes memory; neither of both needs it there."
+            )
+    return ""
 
 
 def _fault_of_waits_back(new: Sequence[Operation]) -> str:
@@ -206,11 +223,14 @@ def _fault_of_waits_back(new: Sequence[Operation]) -> str:
     before = {op.lane for op in new[:number] if op.kind == "wait"}
     after = {op.lane for op in new[number:] if op.kind == "wait"}
     missing = [lane for lane, seen in (("copies of cuda:1", before), ("compute", after)) if lane not in seen]
-    if not missing:
+    needless = "compute of cuda:1" in before | after
+    if not missing and not needless:
         return ""
-    wrong = sorted((before | after) & {"compute of cuda:1", "copies"})
-    told = f" Instead {wrong[0]!r} waits." if wrong and len(missing) == 2 else ""
-    said = f"In backward {missing[0]!r} waits for nobody, and uses what is perhaps not there yet.{told}"
+    said = (
+        "In backward 'compute of cuda:1' waits, which needs nothing of anybody, and stands still meanwhile."
+    )
+    if missing:
+        said = f"In backward {missing[0]!r} waits for nobody, and uses what is perhaps not there yet."
     return Fault(said, f"{said} {sorted(before)} {sorted(after)}")
 
 

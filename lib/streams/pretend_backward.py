@@ -15,7 +15,9 @@ forgets autograd's, too, as a simulated device does.
 A PretendTensor hears of operators, below autograd. There it sees the nodes of the tensors that an operator is given,
 and which node is running: so the stream is switched when that one first asks for it. Not seen is the node where
 torch.autograd.backward or .grad begins with a gradient that was given, outside of in_place_of_cuda: it runs in the
-current stream. And what a hook of a node (not of a tensor) launches counts for the node that takes the gradient.
+current stream. There a function in Python that returns what it made in a stream of its own counts for that stream;
+within in_place_of_cuda, as on a GPU, for the one that is current when forward has returned. And what a hook of a node
+(not of a tensor) launches counts for the node that takes the gradient.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def in_place_of_cuda(gpu: PretendGPU) -> Iterator[PretendGPU]:
     """
     places = _Places(gpu)
     engine = mock.patch.object(torch.autograd, "_engine_run_backward", places.engine(_engine_run_backward))
-    with stand_in("cuda", PretendModule(gpu)), engine, places, _swapped_parameters():
+    made = mock.patch.object(torch.autograd.Function, "apply", classmethod(_noting_what_is_made(gpu)))
+    with stand_in("cuda", PretendModule(gpu)), engine, made, places, _swapped_parameters():
         get_phony.cache_clear()  # those of another PretendGPU, or of a real one
         try:
             yield gpu
@@ -54,6 +55,24 @@ def _swapped_parameters() -> Iterator[None]:
         yield
     finally:
         torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+def _noting_what_is_made(gpu: PretendGPU) -> Callable[..., Any]:
+    """Return an apply of torch.autograd.Function that notes the stream of what it has made.
+
+    torch makes the node of a function in Python when forward has returned: its stream is the one that is current then,
+    whatever streams forward itself has used.
+    """
+    apply = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+
+    def noting(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+        made = apply(cls, *args, **kwargs)
+        for x in tree_leaves(made):
+            if isinstance(x, PretendTensor):
+                gpu.note_made(x)
+        return made
+
+    return noting
 
 
 class PretendModule:

@@ -35,6 +35,43 @@ def test_where_there_is_a_gpu_it_is_taken_and_named_and_nothing_is_simulated(cud
     assert cuda == [0.5 * devices.CUDA_CYCLES]
 
 
+def test_two_gpus_are_taken_where_two_are_asked_for_and_one_is_not_enough(cuda, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    device = start_device("two_devices", count=2)
+    assert device.devices == [torch.device("cuda", 0), torch.device("cuda", 1)]
+    assert capsys.readouterr().out == "Streams really run here, on a GPU of the test and a GPU of the test.\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "synchronize", lambda: None)
+        with device.slow(kernel=1.0, copy=1.0):  # nobody slows a real GPU down: the fixture fails where it is tried
+            pass
+
+    def refuse(count):
+        raise RuntimeError("a real accelerator is here. Hide it")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(devices, "start", refuse)
+    assert isinstance(start_device("two_devices", count=2), InPlaceOfADevice)
+    assert "Nothing can run on a device here: a real accelerator is here." in capsys.readouterr().out
+
+
+def test_simulated_devices_are_slow_within_a_with_and_as_they_were_behind_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(devices, "start", lambda count, **costs: asked.append((count, costs)))
+    monkeypatch.setattr(devices, "synchronize", lambda device: None)
+    monkeypatch.setattr(devices, "SIMULATED_KIND", "privateuseone")  # its name, before a simulated device is there
+    device = start_device("two_devices", count=2)
+    assert str(device) == "2 simulated devices, no GPUs"
+    with device.slow(kernel=0.5, copy=0.25):
+        count, costs = asked[-1]
+        assert count == 2
+        assert costs["kernel"] == devices.Kernel(seconds=0.5)
+        assert costs["peer_link"] == costs["host_link"] == devices.Link(latency=0.25)
+    with device.slow_copies(2.0):
+        assert asked[-1] == (2, {"host_link": devices.Link(bandwidth=2.0)})
+    assert asked[-1] == (2, {})
+
+
 def test_where_nothing_can_be_started_the_reason_stands_in_one_line_above_the_recordings_origin(monkeypatch, capsys):
     def refuse(count):
         raise RuntimeError("torch has something else here. Do this or that")

@@ -9,14 +9,27 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from support.built import MyFork, MyJoin, depend, fence
+from support.built import (
+    MyCopy,
+    MyFork,
+    MyJoin,
+    MyRecompute,
+    MyTwoNodeCheckpoint,
+    MyWait,
+    depend,
+    fence,
+    moved,
+    my_tie,
+)
 from support.kit.exact import exact_number
 from support.kit.exercise import Exercise
 from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
 from support.n11 import runs
-from support.n11.runs import MyCheckpoint, MyRecompute, engine_order, fenced, my_tie
+from support.n11.copying import fault_of_copy_wait
+from support.n11.on_device import judged_on_devices_too
+from support.n11.runs import OLDER, engine_order, fenced
 from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_fork_join, fault_of_two_nodes
 
 # ---- predictions
@@ -36,17 +49,26 @@ guess_ticks = exact_number(
     "the end of the partition's backward in ticks",
     lambda copy, again, back: max(copy, again) + back,
     said={
-        12: "4 + 3 + 5 is the checkpoint in one node, in which the recomputation waits for the copy",
+        12: "4 + 3 + 5 lets the recomputation wait for the copy",
         7: "4 + 3 is when the recomputation ends if it waits for the copy; it need not",
         8: "3 + 5 forgets that the backward needs the gradient, too, and the copy takes longer",
     },
     tried=Tried(right=9, wrong=12, known=(4, 3, 5)),
 )
-guess_alive = Guess(
-    "the most insides alive in partitions 0 and 1",
-    lambda: tuple(runs.peaks(runs.order_of(8, 2, False))),
+guess_ages = Guess(
+    "the most insides of partition 1 with a new worker and with an older one",
+    lambda m: (
+        runs.peaks(runs.order_of(m, 2, False))[1],
+        runs.peaks(runs.order_of(m, 2, False, older=OLDER))[1],
+    ),
     read=_pair,
-    tried=Tried(right=(2, 8), wrong=(8, 8)),
+    tried=Tried(right=(8, 1), wrong=(1, 1), known=(8,)),
+)
+guess_sequence = Guess(
+    "whether both orders with ties are the same",
+    lambda: "NO",
+    read=letter,
+    tried=Tried(right="no", wrong="yes"),
 )
 guess_changes = Guess("the number of gradient entries that change", lambda: 0, tried=Tried(right=0, wrong=4))
 MISSING = (2, 1)
@@ -81,12 +103,16 @@ ENGINES = {
     "Among the ready nodes the highest number goes first; here it is the lowest.": ("max(ready", "min(ready"),
     "Here the node that has been ready for longest goes first; the numbers decide.": (HIGHEST, "ready[0]"),
     "Here the node that became ready last goes first; the numbers decide.": (HIGHEST, "ready[-1]"),
+    "A node stands in the list once for each edge to it; it runs once, when all of them have delivered.": (
+        "if users[x] == 0:",
+        "if users[x] >= 0:",
+    ),
 }
 check_engine = Exercise(
     "the engine's rule",
     name="engine_order",
     reference=engine_order,
-    judge=judged(fault_of_engine, "the order in which autograd really ran seven graphs, node by node."),
+    judge=judged(fault_of_engine, "the order in which autograd really ran fifteen graphs, node by node."),
     mistakes={
         **famous(engine_order, ENGINES),
         "AccumulateGrad is a node, too; it belongs into the list.": (
@@ -103,18 +129,138 @@ check_engine = Exercise(
 
 # ---- exercise 2: Fork and Join
 
+FORKS = {
+    "clone copies: give the same memory out again, as another tensor.": ("x.detach()", "x.clone()"),
+    "The phony's gradient has no elements, it is nothing to be added: hand on grad_x alone.": (
+        "return grad_x\n",
+        "return grad_x + grad_phony\n",
+    ),
+    "A gradient goes back as it came: Join gets that of its output, and x has no other.": (
+        "return grad_x, None",
+        "return None, None",
+    ),
+}
 check_fork_join = Exercise(
     "MyFork and MyJoin",
     name="forward and backward of MyFork and MyJoin",
     reference=(MyFork, MyJoin),
     answers=2,
     methods=("forward", "backward"),
-    judge=judged(fault_of_fork_join, "values and gradients untouched, and b goes backward before a."),
+    judge=judged(
+        fault_of_fork_join, "values and gradients untouched, nothing copied, and b goes backward before a."
+    ),
+    mistakes=famous((MyFork, MyJoin), FORKS),
 )
 """Exercise 2: the phony, the values, the gradients, and the order that the edge forces."""
 
 
-# ---- exercise 3: a checkpoint of two nodes, tied together
+# ---- exercise 3: Copy and Wait
+
+WITH = "with source, target:\n        y"
+COPIES = {
+    "`.to` works in the streams that are current, and these are the compute streams.": (
+        WITH,
+        "if True:\n        y",
+    ),
+    "A copy between devices uses a stream on each: one copies, in the other the memory is taken.": (
+        WITH,
+        "with source:\n        y",
+    ),
+    "It is launched in the source's current stream; here only the target's is another one.": (
+        WITH,
+        "with target:\n        y",
+    ),
+    "x is read in a copy stream and was allocated in a compute stream: the allocator must know of both.": (
+        "    x.record_stream(source)\n",
+        "",
+    ),
+    "What arrives is allocated in a copy stream and used in a compute stream: the allocator must know of both.": (
+        "    y.record_stream(user)\n",
+        "",
+    ),
+    "No stream is recorded, and both tensors are used in one that they weren't allocated in.": (
+        "    x.record_stream(source)\n    y.record_stream(user)\n",
+        "",
+    ),
+    "Inside the `with` the copy stream is the current one, so this records the stream that needs no record.": (
+        "    user = current_stream(target.device)\n    with source, target:\n",
+        "    with source, target:\n        user = current_stream(target.device)\n",
+    ),
+    "Backward has the same two duties towards the allocator as forward.": (
+        "moved(gradient, next_stream, prev_stream)",
+        "copied(gradient, next_stream, prev_stream)",
+    ),
+    "Backward copies in the streams that are current there, the compute streams; it has copy streams, too.": (
+        "moved(gradient, next_stream, prev_stream)",
+        "gradient.to(prev_stream.device)",
+    ),
+    "In backward the gradient starts at next_stream and goes to prev_stream.": (
+        "moved(gradient, next_stream, prev_stream)",
+        "moved(gradient, prev_stream, next_stream)",
+    ),
+    "Copy and Wait are two nodes: the compute stream waits later, when it needs what was copied.": (
+        "    return y\n",
+        "    user.wait_stream(target)\n    return y\n",
+    ),
+    "Where forward lets one stream wait, backward lets the other one wait; here nobody does.": (
+        "        prev_stream.wait_stream(next_stream)\n",
+        "",
+    ),
+    "In backward the gradient comes from next_stream, so it is prev_stream that has to wait.": (
+        "        prev_stream.wait_stream(next_stream)\n",
+        "        next_stream.wait_stream(prev_stream)\n",
+    ),
+    "MyWait.forward only hands on: next_stream must wait for what prev_stream has launched.": (
+        "        next_stream.wait_stream(prev_stream)\n",
+        "",
+    ),
+    "a.wait_stream(b) lets a wait.": (
+        "        next_stream.wait_stream(prev_stream)\n",
+        "        prev_stream.wait_stream(next_stream)\n",
+    ),
+    "synchronize() stops the host, and then nothing else is launched.": (
+        "next_stream.wait_stream(prev_stream)",
+        "prev_stream.synchronize()",
+    ),
+    "save_for_backward holds a tensor until backward; a copy of the gradient needs only the streams.": (
+        "        return moved(x, prev_stream",
+        "        ctx.save_for_backward(x)\n        return moved(x, prev_stream",
+    ),
+    "In both directions one stream waits for the other; each time only one of them needs something.": (
+        "        prev_stream.wait_stream(next_stream)\n",
+        "        prev_stream.wait_stream(next_stream)\n        next_stream.wait_stream(prev_stream)\n",
+    ),
+    "A clone is a kernel of its own, and more memory.": ("return x.detach()", "return x.clone()"),
+}
+
+
+def copied(x: Any, source: Any, target: Any) -> Any:
+    """Copy in both streams, and tell the allocator nothing: for a famous mistake."""
+    with source, target:
+        return x.to(target.device)
+
+
+check_copy_wait = Exercise(
+    "MyCopy and MyWait",
+    name="forward and backward of MyCopy and MyWait",
+    reference=(MyCopy, MyWait),
+    answers=2,
+    methods=("forward", "backward"),
+    judge=judged_on_devices_too(
+        judged(
+            fault_of_copy_wait,
+            "right numbers, copies beside the computing, and find_races finds nothing, there and back.",
+        )
+    ),
+    mistakes={
+        sentence: answer[1:]
+        for sentence, answer in famous((moved, MyCopy, MyWait), COPIES, {"copied": copied}).items()
+    },
+)
+"""Exercise 3: what is launched where, who waits for whom, and when memory may be given away."""
+
+
+# ---- exercise 4: a checkpoint of two nodes, tied together
 
 HALVES = {
     "Where x requires grad the new leaf must, too, or the gradient ends there.": (
@@ -129,23 +275,40 @@ HALVES = {
         "None, x.grad",
         "None, gradient",
     ),
+    "x gets no gradient here: that of the new leaf has to go on.": ("None, x.grad", "None, None"),
     "The inside is out of `shared`, but ctx holds it, so it lives as long as the loss: a local name is enough.": (
         "x, output = ctx",
         "x, output = ctx.inside = ctx",
     ),
+    "The pair is put into `shared` in one order, and taken out in the other.": (
+        "x, output = ctx",
+        "output, x = ctx",
+    ),
     "Nothing leads to Recompute: the Join is missing, or its result is thrown away.": (
-        "return MyJoin.apply(output, phony)",
+        "return Join.apply(output, phony)",
         "return output",
     ),
-    "Only sequence numbers put Recompute before Checkpoint here: take its phony from a Fork of the output.": (
-        "output, phony = MyFork.apply(output)",
+    "Recompute's phony is a leaf, so no edge holds anybody back until Recompute has run: the numbers decide.": (
+        "output, phony = Fork.apply(output)",
         "phony = torch.empty(0, requires_grad=True)",
+    ),
+    "The Fork is on x: what waits for Recompute then is what made x, and not the Wait and the Checkpoint.": (
+        "output, phony = Fork.apply(output)",
+        "_, phony = Fork.apply(x)",
+    ),
+    "What is handed to Recompute is detached, so it doesn't know that x requires grad.": (
+        "apply(phony, shared, function, x)",
+        "apply(phony, shared, function, x.detach())",
+    ),
+    "Recompute has to start from x, the input of the function, not from its output.": (
+        "apply(phony, shared, function, x)",
+        "apply(phony, shared, function, output)",
     ),
     "Inside backward no graph is recorded unless one asks for it: with torch.enable_grad().": (
         "with torch.enable_grad():",
         "if True:",
     ),
-    "The inside must begin with a new leaf (x.detach()), or the nested backward runs on into what made x.": (
+    "The inside must begin with a new leaf, or the nested backward runs on into what made x.": (
         "x = x.detach().requires_grad_(x.requires_grad)",
         "x.requires_grad and x.retain_grad()",
     ),
@@ -165,7 +328,7 @@ HALVES = {
 check_halves = Exercise(
     "a checkpoint of two nodes",
     name="both backward functions and my_tie",
-    reference=(MyCheckpoint, MyRecompute, my_tie),
+    reference=(MyTwoNodeCheckpoint, MyRecompute, my_tie),
     answers=3,
     methods=("backward",),
     judge=judged(
@@ -173,15 +336,16 @@ check_halves = Exercise(
         "gradients as without a checkpoint, each inside computed once more, before the Wait, and then let go.",
         around=partial(warnings.catch_warnings, action="ignore"),  # torch, on a gradient asked of no leaf
     ),
-    mistakes=famous((MyCheckpoint, MyRecompute, my_tie), HALVES),
+    mistakes=famous((MyTwoNodeCheckpoint, MyRecompute, my_tie), HALVES),
 )
-"""Exercise 3: Checkpoint.backward, Recompute.backward, and the tie between them."""
+"""Exercise 4: the two backward functions, and the tie between them."""
 
 
-# ---- exercise 4: depend and fence
+# ---- exercise 5: depend and fence
 
 FIRST = "        if i > 0:\n            depend(batches, i)"
 THEN = "        if j > 0:\n            batches[i] = copy(batches[i], j)"
+TIE = "            depend(batches, i)"
 FENCES = {
     "Nothing is held back: the phony must come from a Fork of i - 1 and be joined to i, and what Join returns must be "
     "stored.": ("batches[i], phony)", "batches[i], torch.empty(0))"),
@@ -198,6 +362,20 @@ FENCES = {
     "No copy is made: with j > 0 the batch must come from the partition before.": ("j > 0", "False"),
     "Partition 0 has nobody to copy from: copy only with j > 0.": ("j > 0", "True"),
     "copy takes the partition that the batch goes to: j, not j - 1.": ("], j)", "], j - 1)"),
+    "What is copied is micro-batch i, not the one before it.": ("copy(batches[i]", "copy(batches[i - 1]"),
+    "A pair may need both, the tie and the copy; elif leaves out the second.": (
+        "        if j > 0:",
+        "        elif j > 0:",
+    ),
+    "depend takes the number of the micro-batch, i; here it gets that of the partition.": (
+        TIE,
+        TIE.replace("i)", "j)"),
+    ),
+    "Every micro-batch is tied in every clock; only those of this clock are just between two partitions.": (
+        f"    for i, j in clock:\n{FIRST}",
+        "    for i in range(1, len(batches)):\n        depend(batches, i)\n    for i, j in clock:",
+    ),
+    "Only micro-batch 1 is tied; each with i > 0 must be.": ("i > 0", "i == 1"),
     "Only the first pair of a clock is tied; all of them must be.": ("i > 0", "i and (i, j) in clock[:1]"),
     "Each is tied to the one before it; here all are tied to micro-batch 0.": ("i - 1]", "0]"),
     "When i is tied, i - 1 has been copied to the next partition already: go through the clock from its beginning.": (
@@ -237,4 +415,4 @@ check_fence = Exercise(
     ),
     mistakes=famous((depend, fence), FENCES),
 )
-"""Exercise 4: (depend, fence); the order in which a fenced pipeline goes backward, and the edges that make it."""
+"""Exercise 5: (depend, fence); the order in which a fenced pipeline goes backward, and the edges that make it."""

@@ -16,10 +16,10 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from lib.show import style
-from lib.show.explore import whole
+from lib.show.explore import choice, whole
 from lib.show.sheet import EDGE, WIDTH, box, inch_sheet, write
 from lib.show.style import GREEN, INK, MUTED, PAPER, PINK, RED, pale, rank_color
-from support.n11.runs import Node, alive, order_of, peaks, walk
+from support.n11.runs import OLDER, Node, alive, order_of, peaks, walk
 
 # ---- The autograd graph of a pipeline: a row a micro-batch, a band a partition; all partitions have the same columns.
 
@@ -186,6 +186,7 @@ def _draw_edge(axes: Axes, graph: Graph, at: Mapping[int, _Point], start: int, e
 BACKWARD_CONTROLS = {
     "micro_batches": whole(1, 6, 4, "m · micro-batches"),
     "partitions": whole(1, 4, 2, "n · partitions"),
+    "worker": choice(("new", "older"), "new", "the worker is"),
 }
 HUE = {"R": PINK, "B": GREEN}
 
@@ -225,11 +226,12 @@ def draw_orders(orders: Mapping[str, Sequence[str]], finding: str) -> Figure:
 
 
 @style.styled
-def draw_backward(micro_batches: int, partitions: int) -> Figure:
+def draw_backward(micro_batches: int, partitions: int, worker: str) -> Figure:
     """Draw backward of m micro-batches through n partitions, with ties and without, and how many insides are alive."""
     m = micro_batches
     n = partitions
-    orders = {name: order_of(m, n, tied) for name, tied in (("with ties", True), ("without", False))}
+    age = OLDER if worker == "older" else 0
+    orders = {name: order_of(m, n, tied, age) for name, tied in (("with ties", True), ("without", False))}
     shape: Any = {"sharex": "col", "sharey": "row", "height_ratios": (0.22 * m * n + 0.2, 1.1)}
     figure, grid = style.new_figure(9, 2.9 + 0.22 * m * n, rows=2, cols=2, **shape)
     said = []
@@ -254,7 +256,9 @@ def draw_backward(micro_batches: int, partitions: int) -> Figure:
     alive_in = {f"inside alive, partition {j}": pale(rank_color(j), 0.55) for j in range(n)}
     handles += [Patch(facecolor=color, label=label) for label, color in alive_in.items()]
     figure.legend(handles=handles, loc="outside lower left", ncols=6, handlelength=1.1, columnspacing=1.3)
-    finding = f"Insides alive at once in a partition: at most {most[0]} with ties, {most[1]} without"
+    finding = (
+        f"Insides at once in a partition, {worker} worker: at most {most[0]} with ties, {most[1]} without"
+    )
     style.headline(figure, finding)
     return style.describe(figure, f"{finding}. {'. '.join(said)}.")
 

@@ -22,11 +22,14 @@ from lib.pipeline.checkpoint import is_recomputing
 from lib.pipeline.gpipe import GPipe
 from lib.pipeline.pipeline import clock_cycles
 from lib.runtime.recording import Place
-from support.built import MyFork, MyJoin, fence
+from support.built import MyTwoNodeCheckpoint, fence, my_tie
 from support.recordings import load, provenance
 
 AutogradFunction: TypeAlias = Any  # a class derived from torch.autograd.Function
 Fence: TypeAlias = Callable[[list[tuple[int, int]], list[Tensor], Callable[[Tensor, int], Tensor]], None]
+
+OLDER = 100_000
+"""Nodes that an older worker has made before; far more than the thread that goes backward."""
 
 # ---- The autograd graph as a list of nodes, and the engine's rule.
 
@@ -99,7 +102,9 @@ def walk(output: Tensor) -> list[Node]:
 
 
 def _name(function: Any) -> str:
-    return getattr(function, "label", None) or re.sub(r"^My(?=[A-Z])|Backward\d*$", "", function.name())
+    return getattr(function, "label", None) or re.sub(
+        r"^My(?=[A-Z])|TwoNode|(Node)?Backward\d*$", "", function.name()
+    )
 
 
 def _own_place(function: Any) -> Place | None:
@@ -132,52 +137,32 @@ def step(x: Tensor, label: str, ran: list[str]) -> Tensor:
     return Noted.apply(x, label, ran)  # type: ignore[no-any-return]
 
 
-class MyCheckpoint(torch.autograd.Function):
-    """Compute without a graph; go backward through the inside that Recompute has left."""
+class CopyNode(torch.autograd.Function):
+    """Stand for a copy where there is one device: pass the tensor on, and in backward the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, phony: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
-        ctx.shared = shared
-        return function(x)  # type: ignore[no-any-return]
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        x, output = ctx.shared.pop("inside")
-        torch.autograd.backward(output, gradient)
-        return None, None, None, x.grad
+        return gradient
 
 
-class MyRecompute(torch.autograd.Function):
-    """Keep the input; compute the inside when backward comes by."""
-
-    @staticmethod
-    def forward(ctx: Any, phony: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
-        ctx.shared = shared
-        ctx.function = function
-        ctx.save_for_backward(x)
-        return phony.detach()
-
-    @staticmethod
-    def backward(ctx: Any, grad_phony: Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        x = x.detach().requires_grad_(x.requires_grad)
-        with torch.enable_grad():
-            ctx.shared["inside"] = x, ctx.function(x)
-        return None, None, None, None
+class WaitNode(CopyNode):
+    """Stand for a point at which one stream waits for another."""
 
 
-def my_tie(output: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
-    """Hang a Recompute beside the output of a Checkpoint; return the output."""
-    output, phony = MyFork.apply(output)
-    phony = MyRecompute.apply(phony, shared, function, x)
-    return MyJoin.apply(output, phony)  # type: ignore[no-any-return]
+def make_nodes(count: int) -> None:
+    """Let this thread's sequence numbers run ahead by so many."""
+    x = torch.ones(1, requires_grad=True)
+    for _ in range(count):
+        x * 1
 
 
 def far_ahead() -> None:
     """Let this thread's sequence numbers run ahead of those of a new one."""
-    x = torch.ones(1, requires_grad=True)
-    for _ in range(64):
-        x * 1
+    make_nodes(64)
 
 
 def operation(node: Any) -> str:
@@ -187,10 +172,10 @@ def operation(node: Any) -> str:
     return str(getattr(node, "note", [""])[0])
 
 
-def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None, Tensor]:
+def fenced(m: int, n: int, prepare: Fence, older: int = 0) -> tuple[list[str], Tensor | None, Tensor]:
     """Run a pipeline of checkpoints with this fence; return what backward ran, the parameter's gradient, the output.
 
-    One worker computes all partitions, as in torchgpipe on a CPU.
+    One worker computes all partitions, as in torchgpipe on a CPU. older: nodes that it has made before.
     """
     ran = list[str]()
     w = torch.full((2,), 0.5, requires_grad=True)
@@ -207,11 +192,14 @@ def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None, Te
         return step(x, f"C{pairs[j]}", ran)
 
     with ThreadPoolExecutor(1) as worker:
+        worker.submit(make_nodes, older)
         for clock in clock_cycles(m, n):
             prepare(clock, batches, partial(copy, {j: f"{i}{j}" for i, j in clock}))
             tasks = [({"place": (i, j)}, partial(compute, f"{i}{j}"), batches[i]) for i, j in clock]
             leaves = [torch.empty(0, requires_grad=True) for _ in tasks]
-            outputs = [worker.submit(MyCheckpoint.apply, x, *y) for x, y in zip(leaves, tasks, strict=True)]
+            outputs = [
+                worker.submit(MyTwoNodeCheckpoint.apply, x, *y) for x, y in zip(leaves, tasks, strict=True)
+            ]
             for (i, _), task, output in zip(clock, tasks, outputs, strict=True):
                 batches[i] = my_tie(output.result(), *task)
     result = torch.cat(batches)
@@ -226,9 +214,10 @@ def untied(clock: list[tuple[int, int]], batches: list[Tensor], copy: Callable[.
             batches[i] = copy(batches[i], j)
 
 
-def order_of(m: int, n: int, tied: bool = True) -> list[str]:
+def order_of(m: int, n: int, tied: bool = True, older: int = 0) -> list[str]:
     """Return the order of a pipeline's backward: R and B, without copies."""
-    return [op for op in fenced(m, n, fence if tied else untied)[0] if op[0] != "C"]
+    ran, _, _ = fenced(m, n, fence if tied else untied, older)
+    return [op for op in ran if op[0] != "C"]
 
 
 def alive(ops: Sequence[str]) -> list[set[str]]:

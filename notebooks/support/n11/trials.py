@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import random
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +15,12 @@ import torch
 from torch import Tensor
 
 from lib.text import plural
-from support.built import fence
+from support.built import MyRecompute, MyTwoNodeCheckpoint, fence, my_tie
 from support.kit.judged import Fault
 from support.kit.raised import InCaseError, in_case, known_by, told_of
-from support.kit.values import NO_RETURN, kind_of
+from support.kit.values import NO_RETURN, kind_of, short
 from support.n11 import runs
-from support.n11.runs import Fence, MyCheckpoint, MyRecompute, engine_order, far_ahead, fenced, my_tie, step
+from support.n11.runs import Fence, engine_order, far_ahead, fenced, step
 
 #: What an exception means, by words of its text.
 MEANINGS = {
@@ -27,6 +28,7 @@ MEANINGS = {
     "invalid gradient": "A gradient has the shape of its tensor. The phony's has no elements: return None for it.",
     "positional argument": "backward gets one gradient for each output of forward.",
     "'inside'": "Checkpoint looked for the inside before Recompute had left it there.",
+    "must match the size": "The phony's gradient has no elements, so there is nothing to add to x's.",
 }
 
 
@@ -56,6 +58,22 @@ def graphs() -> Iterator[tuple[str, Tensor]]:
     for _ in range(5):
         w = torch.sin(w) * torch.cos(w) + w
     yield "five rounds of w = sin(w) * cos(w) + w", w
+    for seed in range(8):
+        yield f"a random graph of {6 + seed} operations", _random_graph(random.Random(seed), 6 + seed)
+
+
+def _random_graph(draw: random.Random, operations: int) -> Tensor:
+    """Combine what there is at random; all that is left over ends in a sum. Of leaves there is one."""
+    w = torch.ones(2, requires_grad=True)
+    made = [w * 2]
+    unused = [made[0]]
+    for _ in range(operations):
+        first, second = draw.choices(made, k=2)
+        made.append(
+            draw.choice((lambda a, b: a * b, lambda a, b: torch.sin(a) + b, torch.add))(first, second)
+        )
+        unused = [x for x in unused if x is not first and x is not second] + [made[-1]]
+    return torch.stack(unused).sum()
 
 
 def fault_of_engine(answer: Callable[[Any], Any]) -> str:
@@ -68,6 +86,9 @@ def fault_of_engine(answer: Callable[[Any], Any]) -> str:
             return f"your function {NO_RETURN}, no list."
         if not isinstance(got, list):
             return f"your function gave a {type(got).__name__}, no list."
+        strangers = [x for x in got if not hasattr(x, "next_functions")]
+        if strangers:
+            return f"for {name} the list holds {short(strangers[0])}, which is no node."
         real = _really_run(output)
         if [*map(id, got)] != [*map(id, real)]:
             return f"for {name} autograd ran {_told(real)}; yours says {_told(got)}."
@@ -113,8 +134,10 @@ def _fault_of_fork(fork: runs.AutogradFunction) -> str:
         return (
             f"The phony has {phony.numel()} elements. It carries an edge, no data: torch.empty(0) has none."
         )
+    if y.data_ptr() != x.data_ptr():
+        return "MyFork copies x, number by number. Nothing is to be copied: give the same memory out again."
     if y.grad_fn is x.grad_fn:
-        return "x came out as it went in, without a Fork node that made it: return x.detach(), autograd adds the node."
+        return "x came out as it went in, without a Fork node that made it."
     if not phony.requires_grad or phony.grad_fn is not y.grad_fn:
         return (
             "The phony does not lead to this Fork: it must be an output of MyFork.forward, made there in each "
@@ -134,6 +157,10 @@ def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> 
             return f"MyJoin.forward must return one tensor, not {kind_of(start)}."
         if start.shape != y.shape or not torch.equal(start, y):
             return "MyJoin must not change x: its output differs."
+        if start.data_ptr() != y.data_ptr():
+            return (
+                "MyJoin copies x, number by number. Nothing is to be copied: give the same memory out again."
+            )
         b = elsewhere(lambda: step(step(start, "b0", ran), "b1", ran))
         (2 * a + 3 * b).sum().backward()
     for name, function, grad, want in (("a", "MyFork", x.grad, 2.0), ("b", "MyJoin", y.grad, 3.0)):
@@ -153,7 +180,7 @@ def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> 
 # ---- exercise 3: a checkpoint of two nodes, tied together
 
 Halves: TypeAlias = tuple[runs.AutogradFunction, runs.AutogradFunction, Any]
-OURS: Halves = (MyCheckpoint, MyRecompute, my_tie)
+OURS: Halves = (MyTwoNodeCheckpoint, MyRecompute, my_tie)
 
 
 @dataclass
@@ -163,6 +190,7 @@ class _Seen:
     ran: list[str]
     gradients: list[list[float] | None]  # of both parameters and of x, rounded
     fault: str  # of the insides, or of the edges
+    edges: list[list[str]]  # from each Recompute, to these nodes
 
 
 class _Layers:
@@ -171,6 +199,7 @@ class _Layers:
     def __init__(self) -> None:
         self.ran: list[str] = []
         self.leaves: list[tuple[bool, Any]] = []  # asks for a gradient, and a weak reference
+        self.edges: list[list[str]] = []  # from each Recompute, to these nodes
 
     def layer(self, w: Tensor, label: str) -> Callable[[Tensor], Tensor]:
         def function(x: Tensor) -> Tensor:
@@ -194,8 +223,9 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
     x = leaf * 2
     tie(
         torch.ones(3, requires_grad=True) * 2, {}, torch.tanh, x
-    )  # by itself: what it raises needs no Checkpoint
+    )  # what it raises by itself needs no Checkpoint
     shared: list[dict[str, Any]] = []
+    edges = layers.edges
     far_ahead()
     for j, w in enumerate(weights):
         memory: dict[str, Any] = {}
@@ -204,15 +234,26 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
         output = elsewhere(tie, output, *task) if j == 0 else tie(output, *task)
         if not isinstance(output, Tensor):
             missing = f"my_tie gave {output}, no tensor; where it returned None, a `return` is missing"
-            return _Seen(ran, [], missing)
-        nodes = engine_order(output.grad_fn)
-        if all(getattr(type(node), "_forward_cls", None) is not recompute for node in nodes):
-            return _Seen(ran, [], _NO_RECOMPUTE)
+            return _Seen(ran, [], missing, edges)
+        hung = [node for node in engine_order(output.grad_fn) if _is_of(recompute, node)]
+        if len(hung) != j + 1:
+            return _Seen(ran, [], _NO_RECOMPUTE, edges)
+        edges.append(_edges_of(next(node for node in hung if node.shared is memory)))
         x = step(output, f"Copy{j}", ran)
         shared.append(memory)
     x.backward(torch.tensor([1.0, -2.0, 3.0]))
     fault = _fault_of_insides(shared, layers, needs_grad)  # x is what the loss hangs on: it is still there
-    return _Seen(ran, [_rounded(each.grad) for each in (*weights, leaf)], fault)
+    return _Seen(ran, [_rounded(each.grad) for each in (*weights, leaf)], fault, edges)
+
+
+def _is_of(function: runs.AutogradFunction, node: Any) -> bool:
+    return getattr(type(node), "_forward_cls", None) is function
+
+
+def _edges_of(node: Any) -> list[str]:
+    """Return to which nodes edges lead, by label or name; "nothing" for an argument that needs no gradient."""
+    ends = [end for end, _ in node.next_functions]
+    return ["nothing" if end is None else str(getattr(end, "note", [_name(end)])[0]) for end in ends]
 
 
 _NO_RECOMPUTE = "no node of MyRecompute is among those that the edges of what my_tie returned lead to"
@@ -241,7 +282,7 @@ def fault_of_two_nodes(answer: Halves) -> str:
             with in_case(case, MEANINGS):
                 got = two_partitions(answer, needs_grad, layers)
         except InCaseError as error:
-            return Fault(told_of(error), f"{layers.ran} {known_by(error)}")
+            return Fault(told_of(error), f"{layers.ran} {layers.edges} {known_by(error)}")
         fault = _fault_of_seen(got, two_partitions(OURS, needs_grad, _Layers()))
         if fault:
             return Fault(f"{case}{fault}", f"{case} {got}")
@@ -255,7 +296,7 @@ def _fault_of_seen(got: _Seen, ours: _Seen) -> str:
     if got.ran != ours.ran:
         said = f" {' '.join(ours.ran)} was expected, yours ran {' '.join(got.ran)}."
         if len(set(got.ran)) < len(got.ran) or sorted(got.ran) == sorted(ours.ran):
-            said += " MyRecompute recomputes, once and before the Wait; MyCheckpoint only uses what it left."
+            said += " MyRecompute recomputes, once and before the Wait; MyTwoNodeCheckpoint only uses what it left."
         return said
     names = ("parameter 0", "parameter 1", "the input")
     for name, gradient, right in zip(names, got.gradients, ours.gradients, strict=True):

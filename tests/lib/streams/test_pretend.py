@@ -363,3 +363,22 @@ def test_torchs_own_operator_that_moves_and_casts_is_a_copy_and_a_cast_where_it_
     launched = [op.label for op in gpu.operations if op.kind == "launch"]
     assert launched == ["copy of input", "to"][: 1 if dtype == x.dtype else 2]
     assert find_races(gpu.operations) == []
+
+
+def test_a_stream_is_in_use_within_a_with_each_on_its_own_device_and_what_was_in_use_comes_back():
+    gpu = PretendGPU(count=2)
+    here = gpu.new_stream("here", 0)
+    there = gpu.new_stream("there", 1)
+    outside = [gpu.current_stream(index) for index in range(2)]
+    with here, there as inside:
+        assert inside is there
+        assert [gpu.current_stream(index) for index in range(2)] == [here, there]
+        assert gpu.current_device == 1
+        with here:  # once more, inside of itself
+            assert gpu.current_device == 0
+        assert [gpu.current_stream(index) for index in range(2)] == [here, there]
+    assert [gpu.current_stream(index) for index in range(2)] == outside
+    with pytest.raises(KeyError, match="of the body"), there:
+        raise KeyError("of the body")
+    assert [gpu.current_stream(index) for index in range(2)] == outside
+    assert gpu.current_device == 0

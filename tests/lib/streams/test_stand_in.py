@@ -172,3 +172,37 @@ def test_who_waits_for_a_device_waits_for_all_its_streams_and_for_no_other_devic
             synchronize(torch.device(asked))
     waited_for = [str(stream.device) for stream in gpu.streams if stream.record_event().query()]
     assert waited_for == ["cuda:0" if asked == "cuda:0" else "cuda:1"] * 2, "cuda:1 is the current one"
+
+
+class InAStreamOfItsOwn(torch.autograd.Function):
+    """Compute in a side stream, forward and backward, and return what was made there."""
+
+    @staticmethod
+    def forward(ctx, side, x):
+        ctx.side = side
+        side.wait_stream(current_stream(x.device))
+        with side:
+            return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.found = current_stream(gradient.device)
+        ctx.side.seen.append(ctx.found)
+        return None, gradient * 2
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_a_function_in_python_goes_backward_in_the_stream_that_is_current_when_its_forward_has_returned(around):
+    # lib.simulated says the same, and torch's engine on a GPU: the node is made behind forward
+    gpu = PretendGPU()
+    with in_place_of_cuda(gpu):
+        side = gpu.new_stream("side")
+        side.seen = []
+        outside = side if around else gpu.current_stream()
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        with outside:
+            y = InAStreamOfItsOwn.apply(side, x)
+            outside.wait_stream(side)
+            y.sum().backward()
+        assert side.seen == [outside]
+    assert torch.autograd.Function.apply.__func__.__name__ == "apply"

@@ -1,12 +1,32 @@
 """What is particular about the checks of notebook 11; what all exercises have in common is in test_detectors."""
 
+import heapq
+from collections import Counter
+
 import pytest
 import torch
 
-from support.built import MyFork, MyJoin, depend, fence
+from lib.runtime.device import current_stream
+from support.built import (
+    Fork,
+    Join,
+    MyCopy,
+    MyFork,
+    MyJoin,
+    MyRecompute,
+    MyTwoNodeCheckpoint,
+    MyWait,
+    depend,
+    fence,
+    moved,
+    my_tie,
+)
 from support.kit.mistakes import edited
 from support.n11 import checks as n11
-from support.n11.runs import MyCheckpoint, MyRecompute, engine_order, my_tie
+from support.n11.runs import engine_order
+
+COPYING = (moved, MyCopy, MyWait)
+HALVES = (MyTwoNodeCheckpoint, MyRecompute, my_tie)
 
 
 def ask_with(base, half, function):
@@ -15,10 +35,165 @@ def ask_with(base, half, function):
     return n11.check_fork_join(*(variant if own is base else own for own in (MyFork, MyJoin)))
 
 
-def test_other_right_ways_pass():
-    assert ask_with(MyFork, "forward", lambda ctx, x: (x.view_as(x), torch.empty(0)))
+# ---- other right ways
+
+
+def by_a_heap(root):
+    """Count all users with a stack first; then let a heap choose."""
+    users = Counter()
+    seen = {root}
+    stack = [root]
+    while stack:
+        for x, _ in stack.pop().next_functions:
+            if x is not None:
+                users[x] += 1
+                if x not in seen:
+                    seen.add(x)
+                    stack.append(x)
+    heap = [(-root._sequence_nr(), 0, root)]
+    order = []
+    while heap:
+        _, _, node = heapq.heappop(heap)
+        order.append(node)
+        for x, _ in node.next_functions:
+            if x is None:
+                continue
+            users[x] -= 1
+            if not users[x]:
+                heapq.heappush(heap, (-x._sequence_nr(), len(order), x))
+    return order
+
+
+def by_sets(root):
+    """Ask in each round which nodes have no user left among those that have not run."""
+    waiting = [root]
+    for node in waiting:
+        waiting += {x for x, _ in node.next_functions if x is not None} - set(waiting)
+    order = []
+    while waiting:
+        held = {x for node in waiting for x, _ in node.next_functions}
+        ready = [node for node in waiting if node not in held]
+        order.append(max(ready, key=lambda node: node._sequence_nr()))
+        waiting.remove(order[-1])
+    return order
+
+
+@pytest.mark.parametrize("other", [by_a_heap, by_sets])
+def test_another_engine_is_right(other):
+    assert n11.check_engine(other)
+
+
+class Alias(torch.autograd.Function):
+    """Fork with a view, and a phony cut out of x."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x), x.new_empty(0)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return gradients[0]
+
+
+class AliasJoin(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, phony):
+        return x.view(x.shape)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, gradient.new_zeros(0)
+
+
+def test_other_forks_and_joins_are_right():
+    assert n11.check_fork_join(Alias, AliasJoin)
+    assert ask_with(MyFork, "forward", lambda ctx, x: (x, torch.empty(0)))  # torch makes the alias
+    assert ask_with(MyJoin, "forward", lambda ctx, x, phony: x)
+
+
+class CopyByEvents(torch.autograd.Function):
+    """Copy into memory that was made in the target stream; nothing is shared between the two directions."""
+
+    @staticmethod
+    def forward(ctx, source, target, x):
+        ctx.way = source, target
+        to_be_used_in = current_stream(target.device)
+        with target, source:
+            y = x.to(target.device, non_blocking=True)
+        for tensor, stream in ((x, source), (y, to_be_used_in), (y, target)):
+            tensor.record_stream(stream)
+        return y.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        target, source = ctx.way
+        to_be_used_in = current_stream(target.device)
+        gradient.record_stream(source)
+        with source, target:
+            back = gradient.to(target.device)
+        back.record_stream(to_be_used_in)
+        return None, None, back
+
+
+class WaitByEvents(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, before, after, x):
+        ctx.way = before, after
+        after.wait_event(before.record_event())
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        before, after = ctx.way
+        before.wait_event(after.record_event())
+        return None, None, gradient.view_as(gradient)
+
+
+def test_other_copies_and_waits_are_right():
+    assert n11.check_copy_wait(CopyByEvents, WaitByEvents)
+    assert n11.check_copy_wait(CopyByEvents, MyWait)
+    assert n11.check_copy_wait(MyCopy, WaitByEvents)
+
+
+def tie_in_one_go(output, shared, function, x):
+    kept, phony = Fork.apply(output)
+    return Join.apply(kept, MyRecompute.apply(phony, shared, function, x))
+
+
+def tie_without_the_forked_tensor(output, *task):
+    _, phony = Fork.apply(output)
+    return Join.apply(output, MyRecompute.apply(phony, *task))
+
+
+class GradThere(MyTwoNodeCheckpoint):
+    @staticmethod
+    def backward(ctx, gradient):
+        x, output = ctx.shared["inside"]
+        del ctx.shared["inside"]
+        output.backward(gradient)
+        return (None,) * 3 + (x.grad,)
+
+
+@pytest.mark.parametrize("tie", [tie_in_one_go, tie_without_the_forked_tensor])
+def test_other_halves_are_right(tie):
+    assert n11.check_halves(GradThere, MyRecompute, tie)
+
+
+def all_ties_first(clock, batches, copy):
+    for i, _ in clock:
+        if i:
+            batches[i] = Join.apply(batches[i], Fork.apply(batches[i - 1])[1])
+    for i, j in clock:
+        batches[i] = copy(batches[i], j) if j else batches[i]
+
+
+def test_other_fences_are_right():
+    assert n11.check_fence(depend, all_ties_first)
     # whoever does not store the forked tensor has tied all the same: Fork is one more user of what lies behind it
     assert n11.check_fence(*edited((depend, fence), ("batches[i - 1], phony", "_, phony")))
+
+
+# ---- wrong ones, each told what is true of it
 
 
 def test_the_fence_is_tried_with_the_depend_that_is_given_beside_it():
@@ -28,7 +203,7 @@ def test_the_fence_is_tried_with_the_depend_that_is_given_beside_it():
 
 
 def test_a_tie_that_gives_nothing_is_an_answer_and_a_wrong_one():
-    verdict = n11.check_halves(MyCheckpoint, MyRecompute, lambda *_: None)
+    verdict = n11.check_halves(MyTwoNodeCheckpoint, MyRecompute, lambda *_: None)
     assert verdict.status == "wrong"
     assert "returned None" in verdict.message
 
@@ -44,6 +219,7 @@ def dead_phony(ctx, x):
     [
         (MyFork, "forward", lambda ctx, x: x.detach(), "must return two tensors"),
         (MyFork, "forward", lambda ctx, x: (x * 2, torch.empty(0)), "must not change x"),
+        (MyFork, "forward", lambda ctx, x: (x.clone(), torch.empty(0)), "MyFork copies x"),
         (MyFork, "forward", lambda ctx, x: (x.detach(), torch.empty(1)), "The phony has 1 elements"),
         (MyFork, "forward", lambda ctx, x: (x.detach(), x.detach()), "The phony has 3 elements"),
         (MyFork, "forward", dead_phony, "The phony does not lead to this Fork"),
@@ -51,13 +227,16 @@ def dead_phony(ctx, x):
         (MyFork, "backward", lambda ctx, x, phony: None, "MyFork.backward returns None: chain a gets no gradient"),
         (MyFork, "backward", lambda ctx, x, phony: x * 2, "gradient of chain a is 4, not 2"),
         (MyFork, "backward", lambda ctx, x: x, "one gradient for each output of forward"),
+        (MyFork, "backward", lambda ctx, x, phony: x + phony, "nothing to add"),
         (MyJoin, "forward", lambda ctx, x, phony: [].clear(), "returned None"),
         (MyJoin, "forward", lambda ctx, x, phony: x + 1, "must not change x"),
+        (MyJoin, "forward", lambda ctx, x, phony: x.clone(), "MyJoin copies x"),
         (MyJoin, "backward", lambda ctx, x: x, "one gradient for each argument of forward"),
         (MyJoin, "backward", lambda ctx, x: (x, x), "The phony's has no elements"),
         (MyJoin, "backward", lambda ctx, x: (None, None), "MyJoin.backward returns None: chain b gets no gradient"),
         (MyJoin, "backward", lambda ctx, x: (2 * x, None), "gradient of chain b is 6, not 3"),
-        (MyJoin, "apply", lambda x, phony: x * 1, "Backward ran a1 a0 b1 b0, so nothing holds a back"),
+        (MyJoin, "apply", lambda x, phony: x * 1, "copies x"),
+        (MyJoin, "apply", lambda x, phony: x.view_as(x), "Backward ran a1 a0 b1 b0, so nothing holds a back"),
         (MyFork, "apply", lambda x: (x, torch.empty(0)), "without a Fork node"),
     ],
 )
@@ -67,17 +246,55 @@ def test_a_wrong_half_of_fork_and_join_is_named(base, half, wrong, says):
     assert says in verdict.message
 
 
+BACK = "return None, None, moved(gradient, next_stream, prev_stream)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (BACK, "return moved(gradient, next_stream, prev_stream)", "one gradient for each argument of forward"),
+        (BACK, "return None, None, 2 * moved(gradient, next_stream, prev_stream)", "The gradient of x is 12, not 6"),
+        (BACK, "return None, None, gradient", "nothing is copied"),
+        (BACK, "return None, None, None", "No gradient came back"),
+        ("return moved(x, prev_stream, next_stream)", "return moved(x, prev_stream, next_stream).requires_grad_()", ""),
+        ("return moved(x, prev_stream", "return moved(x + 0, prev_stream", "add"),
+        ("return moved(x, prev_stream, next_stream)", "return x.detach()", "MyCopy gave a tensor on cuda:0"),
+        ("return moved(x, prev_stream, next_stream)", "moved(x, prev_stream, next_stream)", "returned None"),
+        ("return y", "return y.cpu()", "on cpu"),
+        ("return x.detach()", "return (x.detach(),)", "must return x, not tuple"),
+        ("return x.detach()", "return x * 1", "launches nothing"),
+        ("        return None, None, gradient", "        return None, None, gradient.clone()", ""),
+        ("    x.record_stream(source)\n", "    x.record_stream(target)\n", "may still read it"),
+        (
+            "next_stream.wait_stream(prev_stream)",
+            "current_stream(next_stream.device).wait_stream(prev_stream)",
+            "lets copy of B wait for mul",
+        ),
+    ],
+)
+def test_a_wrong_line_of_copy_and_wait_is_told(old, new, says):
+    _, copy, wait = edited(COPYING, (old, new), names={"current_stream": current_stream})
+    verdict = n11.check_copy_wait(copy, wait)
+    if says:
+        assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message
+
+
 @pytest.mark.parametrize(("old", "new", "says"), [
-        ("return MyJoin.apply(output, phony)", "MyJoin.apply(output, phony)", "returned None"),
-        ("None, None, None, x.grad", "None, None, None, None", "the gradient of parameter 0 is [0.0,"),
+        ("return Join.apply(output, phony)", "Join.apply(output, phony)", "returned None"),
+        ("None, None, None, x.grad", "None, None, None, None", "x gets no gradient here"),
         ("None, None, None, x.grad", "None, x.grad", "one gradient for each argument of forward"),
         ("None, None, None, x.grad", "None, None, None, 2 * x.grad", "the gradient of parameter 0 is"),
         ('= x, ctx.function(x)', '= x, (ctx.function(x), ctx.function(x))[1]', "recomputes, once and before"),
+        ("output, phony = Fork.apply(output)", "phony = torch.empty(0, requires_grad=True)", "phony is a leaf"),
+        ("output, phony = Fork.apply(output)", "_, phony = Fork.apply(x)", "The Fork is on x"),
+        ("phony, shared, function, x)\n    return", "phony, shared, function, x.detach())\n    return", "is detached"),
 ])  # fmt: skip
 def test_a_wrong_part_of_the_two_nodes_is_told(old, new, says):
-    verdict = n11.check_halves(*edited((MyCheckpoint, MyRecompute, my_tie), (old, new)))
+    verdict = n11.check_halves(*edited(HALVES, (old, new)))
     assert verdict.status == "wrong"
     assert says in verdict.message
+    assert "Only sequence numbers" not in verdict.message
 
 
 @pytest.mark.parametrize("old, new", [
@@ -92,12 +309,16 @@ def test_a_wrong_line_of_the_fence_is_refused(old, new):
 
 def test_another_form_is_told_and_the_forgotten_tie_is_in_the_order():
     assert "gave a tuple" in n11.check_engine(lambda root: tuple(engine_order(root))).message
-    assert n11.check_engine(lambda root: [node.name() for node in engine_order(root)]).status == "wrong"
+    names = n11.check_engine(lambda root: [node.name() for node in engine_order(root)])
+    assert names.status == "wrong"
+    assert "which is no node" in names.message
     order = n11.forgetful_order()
     late = [(i, j) for i in range(1, 4) for j in range(2) if order.index(f"B{i}{j}") > order.index(f"R{i - 1}{j}")]
     assert late == [n11.MISSING]
 
 
 def test_a_famous_wrong_number_of_one_prediction_is_none_of_another():
-    assert "checkpoint in one node" in n11.guess_ticks(12, 4, 3, 5).message
-    assert "checkpoint in one node" not in n11.guess_first(12).message
+    assert "lets the recomputation wait" in n11.guess_ticks(12, 4, 3, 5).message
+    assert "lets the recomputation wait" not in n11.guess_first(12).message
+    assert "that is it" in n11.guess_ages([8, 1], 8).message
+    assert "that is it" in n11.guess_sequence("No").message

@@ -8,23 +8,10 @@ import torch
 from matplotlib.patches import FancyBboxPatch
 
 from lib.show.style import alt_text
-from support.built import MyFork, MyJoin, fence
+from support.built import MyFork, MyJoin, MyTwoNodeCheckpoint, fence, my_tie
 from support.n11 import figures as n11
-from support.n11.runs import MyCheckpoint, my_tie, order_of, untied, walk
+from support.n11.runs import CopyNode, WaitNode, order_of, untied, walk
 from tests.lib.refusal import refuses
-
-
-class Copy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient
-
-
-class Wait(Copy): ...
 
 
 def graph_of(m, n, prepare=fence, wait=False):
@@ -33,11 +20,11 @@ def graph_of(m, n, prepare=fence, wait=False):
     w = torch.ones(2, requires_grad=True)
     for k in range(m + n - 1):
         clock = [(k - j, j) for j in range(n) if 0 <= k - j < m]
-        prepare(clock, batches, lambda x, j: Copy.apply(x))
+        prepare(clock, batches, lambda x, j: CopyNode.apply(x))
         for i, j in clock:
             task = {"place": (i, j)}, lambda x: torch.tanh(x * w), batches[i]
-            output = MyCheckpoint.apply(torch.empty(0, requires_grad=True), *task)
-            batches[i] = my_tie(Wait.apply(output) if wait else output, *task)
+            output = MyTwoNodeCheckpoint.apply(torch.empty(0, requires_grad=True), *task)
+            batches[i] = my_tie(WaitNode.apply(output) if wait else output, *task)
     return torch.cat(batches)
 
 
@@ -89,5 +76,7 @@ def test_strips_mark_where_an_order_leaves_the_first_row_and_the_title_says_what
     assert "untied: R21 R11 R01 B21 R20 B11 R10 B20 B01 R00 B10 B00, at most 3" in alt_text(figure)
     refuses(ValueError, "at least one order", n11.draw_orders, {}, "title")
     for m, n in ((1, 1), (5, 2), (6, 4)):
-        words = alt_text(n11.draw_backward(m, n))
-        assert words.startswith(f"Insides alive at once in a partition: at most 1 with ties, {m} without.")
+        for worker, most in (("new", m), ("older", 1)):
+            words = alt_text(n11.draw_backward(m, n, worker))
+            finding = f"Insides at once in a partition, {worker} worker: at most 1 with ties, {most} without."
+            assert words.startswith(finding)

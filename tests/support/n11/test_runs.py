@@ -45,6 +45,30 @@ def test_lib_goes_backward_in_our_order_which_changes_no_gradient_but_what_is_he
     assert n11.alive(["R00", "R10", "B00"]) == [{"00"}, {"00", "10"}, {"00", "10"}]
 
 
+def total(order):
+    return max(map(len, n11.alive(order)))
+
+
+def test_ties_promise_one_inside_in_each_partition_and_neither_the_sequence_nor_the_sum():
+    orders = {(tied, age): n11.order_of(4, 2, tied, age) for tied in (True, False) for age in (0, 100_000)}
+    assert {cell: n11.peaks(order) for cell, order in orders.items()} == {
+        (True, 0): [1, 1], (True, 100_000): [1, 1], (False, 0): [2, 4], (False, 100_000): [1, 1],
+    }  # fmt: skip
+    assert orders[True, 0] != orders[True, 100_000]
+    assert [total(orders[True, age]) for age in (0, 100_000)] == [2, 1]
+    assert orders[False, 100_000] == orders[True, 100_000], "the best order of all, by luck"
+
+
+@pytest.mark.parametrize("m, n", [(3, 2), (4, 3), (2, 4)])
+@pytest.mark.parametrize("age", [0, 40, 400, 100_000])
+def test_one_inside_at_any_age_and_each_tie_is_kept(m, n, age):
+    order = n11.order_of(m, n, older=age)
+    assert n11.peaks(order) == [1] * n
+    for i in range(1, m):
+        for j in range(n):
+            assert order.index(f"B{i}{j}") < order.index(f"R{i - 1}{j}")
+
+
 @pytest.mark.skipif(not there, reason="torchgpipe is not installed")
 @pytest.mark.parametrize("m, n", [(2, 3), (4, 2), (5, 3)])
 def test_torchgpipe_run_here_goes_backward_as_we_do(m, n):

@@ -1,0 +1,301 @@
+"""What MyCopy and MyWait of notebook 11 are tried with: two devices that prove order, on which all is written down."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from lib.streams import PretendGPU, find_races
+from lib.streams.pretend_tensor import PretendTensor
+from lib.streams.races import HOST, Operation, Race
+from lib.streams.stand_in import in_place_of_cuda
+from lib.text import plural
+from support.kit.judged import Fault
+from support.kit.raised import Finding, in_case
+from support.kit.values import kind_of
+
+Passages: TypeAlias = tuple[Any, Any]
+"""MyCopy and MyWait: classes derived from torch.autograd.Function."""
+
+MEANINGS = {
+    "incorrect number of gradients": "backward returns one gradient for each argument of forward after ctx, or None.",
+    "argument": "forward gets prev_stream, next_stream and x behind ctx; backward gets one gradient.",
+}
+DIRECTIONS = ("forward", "backward")
+SIZE = 300  # numbers in a tensor: each takes a block of its own, and all blocks are equally large
+
+
+@dataclass
+class _Trip:
+    """Two devices, a copy stream on each, and what has been launched there."""
+
+    gpu: PretendGPU = field(default_factory=lambda: PretendGPU(count=2))
+
+    def __post_init__(self) -> None:
+        self.compute = tuple(self.gpu.default_streams)
+        self.copies = tuple(self.gpu.new_stream("copies", index) for index in range(2))
+        self.backward_from = 0  # the number of the first operation of backward
+
+    @property
+    def operations(self) -> list[Operation]:
+        return self.gpu.operations
+
+    def direction(self, number: int) -> str:
+        """Return whether an operation belongs to forward or to backward."""
+        return DIRECTIONS[bool(self.backward_from) and number >= self.backward_from]
+
+
+def fault_of_copy_wait(answer: Passages) -> str:
+    """Look at a copy and a wait by themselves, then at trips there and back of one to three micro-batches."""
+    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+        fault = _fault_of_copy(answer, _Trip(gpu))
+    if fault:
+        return fault
+    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+        fault = _fault_of_wait(answer, _Trip(gpu))
+    if fault:
+        return fault
+    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+        fault = _fault_of_the_way_back(answer, _Trip(gpu))
+    return fault or _fault_of_memory(answer)
+
+
+# ---- each by itself
+
+
+def _fault_of_copy(answer: Passages, trip: _Trip) -> str:
+    x = _input(1.0) * 2
+    began = len(trip.operations)
+    with in_case("in MyCopy.forward", MEANINGS):
+        y = answer[0].apply(*trip.copies, x)
+    if not isinstance(y, PretendTensor):
+        return f"MyCopy.forward must return one tensor, on the device of next_stream, not {kind_of(y)}."
+    if y.device.index != 1:
+        return f"MyCopy gave a tensor on {y.device}; next_stream belongs to cuda:1, so it should be there."
+    if y.shape != x.shape or not torch.equal(y.plain, x.plain):
+        return "MyCopy must not change x: its output differs."
+    if y.grad_fn is None:
+        return (
+            "What MyCopy gave has no node in the graph, so no gradient comes back: nothing may be detached."
+        )
+    new = trip.operations[began:]
+    fault = _fault_of_streams(new, "MyCopy.forward", ("copies", "copies of cuda:1"))
+    waiting = [op.lane for op in new if op.kind == "wait" and op.lane.startswith("compute")]
+    if waiting and not fault:
+        return (
+            f"In MyCopy.forward {waiting[0]!r} waits for the copy: from there on that device computes nothing "
+            "else until it is there. Waiting is the business of MyWait."
+        )
+    return fault
+
+
+def _fault_of_streams(new: Sequence[Operation], name: str, ways: tuple[str, str]) -> str:
+    """Say what has been put where it does not belong. ways: the streams of the copy and of its memory."""
+    if any(op.kind == "synchronize" for op in new):
+        return f"In {name} the host stands still until a stream is done. Only streams are to wait."
+    source, target = ways
+    copies = [op for op in new if op.kind == "launch" and op.label.startswith("copy of")]
+    if not copies:
+        return f"In {name} nothing is copied: what comes back is still where it was."
+    if len(copies) > 1:
+        return f"In {name} {plural(len(copies), 'copy was', 'copies were')} launched; one is enough."
+    lane = copies[0].lane
+    taken = next(op.lane for op in new if op.kind == "allocate" and op.label in _written_by(copies[0]))
+    seen = f"{name} {lane} {taken}"
+    if lane != source:
+        told = f"In {name} the copy was launched into {lane!r}, not into {source!r}"
+        return Fault(f"{told}: what is launched there later has to wait for it.", seen)
+    if taken != target:
+        told = f"In {name} the memory of what arrives was taken in {taken!r}, not in {target!r}: that stream, too, is "
+        return Fault(f"{told}kept waiting by the copy.", seen)
+    return ""
+
+
+def _written_by(op: Operation) -> list[str]:
+    return [region.block for region in op.writes]
+
+
+def _fault_of_wait(answer: Passages, trip: _Trip) -> str:
+    here, there = trip.copies
+    last = trip.compute[1]
+    with in_case("in MyCopy.forward", MEANINGS):
+        y = answer[0].apply(here, there, _input(1.0) * 2)
+    began = len(trip.operations)
+    with in_case("in MyWait.forward", MEANINGS):
+        z = answer[1].apply(there, last, y)
+    new = trip.operations[began:]
+    if not isinstance(z, PretendTensor):
+        return f"MyWait.forward must return x, not {kind_of(z)}."
+    if any(op.kind == "synchronize" for op in new):
+        return (
+            "In MyWait.forward the host stands still. next_stream should wait: the host launches and goes on."
+        )
+    if any(op.kind == "launch" for op in new) or z.block.name != y.block.name:
+        return "MyWait launches nothing: it hands on x, in the same memory."
+    if z.grad_fn is None or z.grad_fn is y.grad_fn:
+        return "What MyWait gave has no node of its own, so backward does not come by."
+    return _fault_of_waits(new, "MyWait.forward", there.name, last.name)
+
+
+def _fault_of_waits(new: Sequence[Operation], name: str, before: str, after: str) -> str:
+    """Say whether `after` waits for `before`, and nobody else does."""
+    waiting = [op.lane for op in new if op.kind == "wait"]
+    if not waiting:
+        return f"In {name} nobody waits: {after!r} may go on while {before!r} is still at work."
+    others = [lane for lane in waiting if lane != after]
+    if others and after in waiting:
+        return (
+            f"In {name} {others[0]!r} waits, too: it needs nothing of {after!r}, and stands still meanwhile."
+        )
+    if others:
+        return f"In {name} {others[0]!r} waits for {after!r}; it should be the other way round."
+    return ""
+
+
+def _input(value: float) -> Any:
+    return torch.full((SIZE,), value, device="cuda:0").requires_grad_()
+
+
+# ---- there and back
+
+
+def _there_and_back(answer: Passages, m: int, trip: _Trip) -> list[Tensor]:
+    """Send micro-batches to the other device and back, all in the same two copy streams; return the inputs.
+
+    Nobody holds what is still on its way: the allocator may give away what it believes to be free.
+    """
+    copy, wait = answer
+    here, there = trip.copies
+    first, last = trip.compute
+    inputs = []
+    losses = []
+    for i in range(m):
+        inputs.append(_input(i + 1.0))
+        x = wait.apply(first, here, inputs[-1] * 2)
+        x = copy.apply(here, there, x)
+        x = wait.apply(there, last, x)
+        losses.append((x * 3).sum())
+        del x
+    loss = sum(losses[1:], losses[0])
+    trip.backward_from = len(trip.operations)
+    loss.backward()
+    return inputs
+
+
+def _fault_of_the_way_back(answer: Passages, trip: _Trip) -> str:
+    with in_case("in backward", MEANINGS):
+        (x,) = _there_and_back(answer, 1, trip)
+    if x.grad is None or not bool(_plain(x.grad).any()):
+        return "No gradient came back: backward returns one for each argument of forward, None for the two streams."
+    if not torch.equal(_plain(x.grad), torch.full((SIZE,), 6.0)):
+        return f"The gradient of x is {_plain(x.grad)[0].item():g}, not 6: neither of both may change it."
+    new = trip.operations[trip.backward_from :]
+    fault = _fault_of_streams(new, "MyCopy.backward", ("copies of cuda:1", "copies"))
+    if fault:
+        return fault
+    return _fault_of_waits_back(new) or _fault_of_keeping(trip)
+
+
+def _fault_of_keeping(trip: _Trip) -> str:
+    """Say what is still in memory where backward begins: what was copied, or what arrived. Nobody needs it there."""
+    forward = trip.operations[: trip.backward_from]
+    copy = next(op for op in forward if op.kind == "launch" and op.label.startswith("copy of"))
+    dropped = {op.label for op in forward if op.kind == "free"}
+    for what, regions in (("what was copied", copy.reads), ("what arrived", copy.writes)):
+        if not dropped.issuperset(region.block for region in regions):
+            return (
+                f"From forward to backward {what} is kept, and takes memory; neither of both needs it there."
+            )
+    return ""
+
+
+def _fault_of_waits_back(new: Sequence[Operation]) -> str:
+    """Say whether both waits of the way back are there: for the gradient, and for its copy."""
+    number = next(k for k, op in enumerate(new) if op.kind == "launch" and op.label.startswith("copy of"))
+    before = {op.lane for op in new[:number] if op.kind == "wait"}
+    after = {op.lane for op in new[number:] if op.kind == "wait"}
+    missing = [lane for lane, seen in (("copies of cuda:1", before), ("compute", after)) if lane not in seen]
+    needless = "compute of cuda:1" in before | after
+    if not missing and not needless:
+        return ""
+    said = (
+        "In backward 'compute of cuda:1' waits, which needs nothing of anybody, and stands still meanwhile."
+    )
+    if missing:
+        said = f"In backward {missing[0]!r} waits for nobody, and uses what is perhaps not there yet."
+    return Fault(said, f"{said} {sorted(before)} {sorted(after)}")
+
+
+def _plain(x: Any) -> Any:
+    return x.plain if isinstance(x, PretendTensor) else x
+
+
+# ---- memory that is given away too early
+
+
+def _fault_of_memory(answer: Passages) -> str:
+    found = list(_all_races(answer))
+    if not found:
+        return ""
+    m, trip, race = found[0]
+    where = trip.direction(race.second)
+    told = f"{plural(m, 'micro-batch', 'micro-batches')}, find_races, in {where}: {race}."
+    if _given_away(trip.operations, race):
+        told += f" The memory of {race.block} was given away in between: for the allocator it was free."
+    known = [f"{seen} {there.direction(other.second)} {other}" for seen, there, other in found]
+    return Fault(told, f"{known} {_recorded(answer)}")
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let no cycle of objects be collected inside: their memory would come back at a moment of chance."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def races_of(copy: Any, wait: Any, m: int = 3) -> list[Race]:
+    """Send m micro-batches through two pretended GPUs and back, and return all races."""
+    with in_place_of_cuda(PretendGPU(count=2)) as gpu, _no_collection():
+        _there_and_back((copy, wait), m, _Trip(gpu))
+        return find_races(list(gpu.operations))
+
+
+def _recorded(answer: Passages) -> list[list[str]]:
+    """Return which streams forward has named to the allocator: of what it copies, and of what arrives."""
+    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+        x = _input(1.0) * 2
+        y = answer[0].apply(*_Trip(gpu).copies, x)
+        return [sorted(x.block.users), sorted(y.block.users)]
+
+
+def _all_races(answer: Passages) -> Iterator[tuple[int, _Trip, Race]]:
+    for m in (1, 2, 3):
+        gpu_here = in_place_of_cuda(PretendGPU(count=2))
+        with gpu_here as gpu, _no_collection(), in_case("on the way there and back", MEANINGS):
+            trip = _Trip(gpu)
+            inputs = _there_and_back(answer, m, trip)
+            if any(
+                x.grad is None or not torch.equal(_plain(x.grad), torch.full((SIZE,), 6.0)) for x in inputs
+            ):
+                raise Finding(f"With {m} micro-batches the gradients aren't those of the plain model.")
+            operations = list(trip.operations)
+        for race in find_races(operations):
+            yield m, trip, race
+
+
+def _given_away(operations: Sequence[Operation], race: Race) -> bool:
+    between = operations[race.first : race.second]
+    return any(op.kind == "free" and op.lane == HOST and op.label == race.block for op in between)

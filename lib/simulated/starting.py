@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,9 @@ def start(
     finds an accelerator from then on. So it is refused, with RuntimeError, where a real one is (but for Apple's). A
     later call raises ValueError for another count or memory, RuntimeError while a device is at work. BuildError: no C++
     compiler. TypeError: a cost that is no Kernel or Link, or `forgets` that is no list.
+
+    Call it before the first backward of the process: autograd then makes a queue for each device that there is, and
+    can't go back on one that comes later. It warns where that has happened; all but backward works there.
     """
     wanted = _checked(count, memory)
     _check_costs(kernel=kernel, host_link=host_link, peer_link=peer_link)
@@ -234,3 +238,21 @@ def _register(wanted: _Started) -> None:
     # The shapes of results come from torch's meta device, whose first use imports hundreds of modules: now, rather than
     # between two launches that somebody measures.
     torch.ones(1, device="meta").mul(2)
+    _warn_if_autograd_came_first(wanted.devices - 1)
+
+
+def _warn_if_autograd_came_first(last: int) -> None:
+    """Go backward on the last device, which autograd has no queue for if it began without the devices."""
+    x = torch.ones(1, device=f"{NAME}:{last}", requires_grad=True)
+    try:
+        x.mul(1).backward()
+    except RuntimeError as error:
+        if "device_ready_queues_" not in str(error):
+            raise
+        warnings.warn(
+            "this process has gone backward before, and torch's autograd has no queues for devices that come later: a "
+            "backward on a simulated device will end in its INTERNAL ASSERT. Call lib.simulated.start before the first "
+            "backward (restart the kernel)",
+            RuntimeWarning,
+            stacklevel=4,
+        )

@@ -149,3 +149,30 @@ def test_a_sleep_without_an_end_is_refused(device, seconds):
 def test_a_sleep_is_a_number_of_seconds(device, seconds):
     with pytest.raises(TypeError, match=rf"seconds must be a number, such as 0\.5, not {seconds!r}"):
         simulated.sleep(seconds)
+
+
+AFTER_A_BACKWARD = """
+import warnings
+import torch
+from lib.simulated import start
+
+weight = torch.ones(3, requires_grad=True)
+weight.sum().backward()
+with warnings.catch_warnings(record=True) as told:
+    start(2)
+start(2)  # once is enough
+print(*[warning.message for warning in told])
+x = torch.ones(3, device="simgpu:1")
+print(x.mul(2).sum().item())
+weight.sum().backward()
+print(weight.grad.tolist())
+"""
+
+
+def test_started_after_a_backward_it_says_that_none_will_work_on_the_devices_and_all_else_does():
+    done = subprocess.run([sys.executable, "-c", AFTER_A_BACKWARD], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    told, computed, gradient = done.stdout.splitlines()
+    assert "Call lib.simulated.start before the first backward (restart the kernel)" in told
+    assert computed == "6.0"
+    assert gradient == "[2.0, 2.0, 2.0]"

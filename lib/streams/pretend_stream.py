@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -18,6 +19,9 @@ class OwnsStreams(Protocol):
 
     def current_stream(self, index: int | None = None) -> PretendStream:
         """Return the stream in use on a device."""
+
+    def use_stream(self, stream: PretendStream) -> AbstractContextManager[None]:
+        """Make a stream the current one, and its device, within a `with`."""
 
     def issue(self, op: Operation) -> None:
         """Write down one operation."""
@@ -58,12 +62,23 @@ class PretendEvent:
 
 
 class PretendStream:
-    """Stand in for torch.Stream."""
+    """Stand in for torch.Stream; as that one it is in use within a `with`."""
 
     def __init__(self, gpu: OwnsStreams, name: str, device: torch.device) -> None:
         self.gpu = gpu
         self.name = name
         self.device = device
+        self._uses: list[AbstractContextManager[None]] = []  # a `with` may stand in another one of the same stream
+
+    def __enter__(self) -> PretendStream:
+        use = self.gpu.use_stream(self)
+        use.__enter__()
+        self._uses.append(use)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # not told of the error: that one ends the caller's `with`, and here there is nothing to do about it
+        self._uses.pop().__exit__(None, None, None)
 
     def record_event(self, event: PretendEvent | None = None) -> PretendEvent:
         """Put an event behind what is in the stream now."""

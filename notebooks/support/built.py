@@ -20,6 +20,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from lib.runtime.device import current_stream
+
 # ---- 00: one step of data-parallel training, all ranks in one process; 06 does the same by messages
 
 
@@ -330,7 +332,7 @@ def my_checkpoint(function, *inputs):
     return output
 
 
-# ---- 11: edges without data, and the fence that ties the micro-batches; 12 goes backward in their order
+# ---- 11: edges without data, copies with their backward, a checkpoint of two nodes, the fence; 12 is made of them
 
 
 class MyFork(torch.autograd.Function):
@@ -355,6 +357,82 @@ class MyJoin(torch.autograd.Function):
 
 Fork = MyFork
 Join = MyJoin
+
+
+def moved(x, source, target):
+    """Return x on the device of `target`, copied in these two streams."""
+    user = current_stream(target.device)
+    with source, target:
+        y = x.to(target.device)
+    x.record_stream(source)
+    y.record_stream(user)
+    return y
+
+
+class MyCopy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, prev_stream, next_stream, x):
+        ctx.streams = prev_stream, next_stream
+        return moved(x, prev_stream, next_stream)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        prev_stream, next_stream = ctx.streams
+        return None, None, moved(gradient, next_stream, prev_stream)
+
+
+class MyWait(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, prev_stream, next_stream, x):
+        ctx.streams = prev_stream, next_stream
+        next_stream.wait_stream(prev_stream)
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        prev_stream, next_stream = ctx.streams
+        prev_stream.wait_stream(next_stream)
+        return None, None, gradient
+
+
+Copy = MyCopy
+Wait = MyWait
+
+
+class MyTwoNodeCheckpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, phony, shared, function, x):
+        ctx.shared = shared
+        return function(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, output = ctx.shared.pop("inside")
+        torch.autograd.backward(output, gradient)
+        return None, None, None, x.grad
+
+
+class MyRecompute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, phony, shared, function, x):
+        ctx.shared, ctx.function = shared, function
+        ctx.save_for_backward(x)
+        return phony.detach()
+
+    @staticmethod
+    def backward(ctx, grad_phony):
+        (x,) = ctx.saved_tensors
+        x = x.detach().requires_grad_(x.requires_grad)
+        with torch.enable_grad():
+            ctx.shared["inside"] = x, ctx.function(x)
+        return None, None, None, None
+
+
+def my_tie(output, shared, function, x):
+    """Hang a Recompute beside the output of a Checkpoint; return the output."""
+    output, phony = Fork.apply(output)
+    phony = MyRecompute.apply(phony, shared, function, x)
+    return Join.apply(output, phony)
 
 
 def depend(batches, i):

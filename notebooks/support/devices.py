@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from lib.runtime.device import device_name, synchronize
-from lib.simulated import BuildError, Link, start
+from lib.simulated import BuildError, Kernel, Link, start
 from lib.simulated.starting import NAME as SIMULATED_KIND
 from lib.streams.gpu import Accelerator
 from support import recordings
@@ -36,14 +36,23 @@ OnGPU = Callable[..., Tensor]
 
 
 class RealStreams(Accelerator):
-    """A torch device by the names that a PretendGPU has: lib's, and those that programs of a notebook need besides."""
+    """A torch device by the names that a PretendGPU has: lib's, and those that programs of a notebook need besides.
 
-    def __init__(self, device: torch.device) -> None:
+    count: of devices, where a program needs more than one; `device` is the first of `devices`.
+    """
+
+    def __init__(self, device: torch.device, count: int = 1) -> None:
         super().__init__(device)
         self.is_simulated = device.type == SIMULATED_KIND
+        self.devices = (
+            [device] if count == 1 else [torch.device(device.type, number) for number in range(count)]
+        )
 
     def __str__(self) -> str:
-        return recordings.SIMULATED if self.is_simulated else device_name(self.device)
+        if not self.is_simulated:
+            return " and ".join(device_name(device) for device in self.devices)
+        count = len(self.devices)
+        return recordings.SIMULATED if count == 1 else f"{count} simulated devices, no GPUs"
 
     def host(self, x: Tensor, name: str = "", *, pinned: bool = True) -> Tensor:
         """Return a tensor of the host, in pinned memory unless told otherwise."""
@@ -58,8 +67,9 @@ class RealStreams(Accelerator):
             module._sleep(int(seconds * CUDA_CYCLES))
 
     def synchronize(self) -> None:
-        """Wait for all streams of the device."""
-        synchronize(self.device)
+        """Wait for all streams of all devices."""
+        for device in self.devices:
+            synchronize(device)
 
     def run(self, function: OnGPU, *arguments: object) -> Any:
         """Return what a function of this device and these arguments computes, as a number or a list."""
@@ -72,18 +82,26 @@ class RealStreams(Accelerator):
         """Return what so many runs give, one after the other."""
         return [self.run(function, *arguments) for _ in range(times)]
 
-    @contextmanager
-    def slow_copies(self, bandwidth: float) -> Iterator[None]:
+    def slow_copies(self, bandwidth: float) -> AbstractContextManager[None]:
         """Let copies from and to the host take time. Only a simulated device can: on CUDA they are as fast as ever."""
+        return self._costing(host_link=Link(bandwidth=bandwidth))
+
+    def slow(self, kernel: float, copy: float) -> AbstractContextManager[None]:
+        """Let each kernel and each copy take so many seconds, on a simulated device: CUDA's are as fast as ever."""
+        link = Link(latency=copy)
+        return self._costing(kernel=Kernel(seconds=kernel), host_link=link, peer_link=link)
+
+    @contextmanager
+    def _costing(self, **costs: Any) -> Iterator[None]:
         self.synchronize()
         if self.is_simulated:
-            start(1, host_link=Link(bandwidth=bandwidth))
+            start(len(self.devices), **costs)
         try:
             yield
         finally:
             self.synchronize()
             if self.is_simulated:
-                start(1)
+                start(len(self.devices))
 
 
 class InPlaceOfADevice:
@@ -107,6 +125,10 @@ class InPlaceOfADevice:
 
     def slow_copies(self, bandwidth: float) -> AbstractContextManager[object]:
         """Do nothing: what was recorded was recorded with the copies that it had."""
+        return nullcontext()
+
+    def slow(self, kernel: float, copy: float) -> AbstractContextManager[object]:
+        """Do nothing, as slow_copies."""
         return nullcontext()
 
     def _recorded(self, function: OnGPU, asked: str) -> Any:
@@ -156,23 +178,23 @@ def started() -> RealStreams | None:
     return _started
 
 
-def start_device(recording: str) -> RealStreams | InPlaceOfADevice:
+def start_device(recording: str, count: int = 1) -> RealStreams | InPlaceOfADevice:
     """Return a device on which streams really run, and print what it is; where there is none, what was recorded.
 
-    The first time on a machine the simulated device is built, which takes 20 to 60 seconds. Raises FileNotFoundError
-    where there is neither a device nor a recording of that name.
+    count: of devices. The first time on a machine the simulated device is built, which takes 20 to 60 seconds. Raises
+    FileNotFoundError where there is neither a device nor a recording of that name.
     """
     global _started
-    if torch.cuda.is_available():
-        _started = RealStreams(torch.device("cuda"))
+    if torch.cuda.is_available() and (count == 1 or torch.cuda.device_count() >= count):
+        _started = RealStreams(torch.device("cuda"), count)
     else:
         try:
-            start(1)
+            start(count)
         except (BuildError, RuntimeError) as error:
             reason = str(error).splitlines()[0].split(". ")[0]
             record = recordings.load(recording)
             print(f"Nothing can run on a device here: {reason}.\n{recordings.provenance(record)}")
             return InPlaceOfADevice(record, recordings.module_of(recording))
-        _started = RealStreams(torch.device(SIMULATED_KIND, 0))
+        _started = RealStreams(torch.device(SIMULATED_KIND, 0), count)
     print(f"Streams really run here, on {_started}.")
     return _started

@@ -92,6 +92,7 @@ RECORDINGS = (
     Recording("copy_seconds", "01", "support.n01.copies:record_copies", "results", simulated=True),
     Recording("two_streams", "09", "support.n09.on_device:record_two_streams", "results", simulated=True),
     Recording("early_read", "13", "support.n13.on_device:record_early_read", "results", simulated=True),
+    Recording("four_devices", "12", "support.n12.on_device:record_four_devices", "results", simulated=True),
 )
 _KNOWN = {recording.name: recording for recording in RECORDINGS}
 

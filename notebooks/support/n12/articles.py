@@ -284,7 +284,9 @@ def fault_on_a_device(answer: RunPipeline, device: RealStreams | None, late: flo
             for place in devices:
                 synchronize(place)
         got = output[:, 0].tolist()
-        slopes = [float("nan" if w.grad is None else w.grad) for w in (partition.weight for partition in partitions)]
+        slopes = [
+            float("nan" if w.grad is None else w.grad) for w in (partition.weight for partition in partitions)
+        ]
     finally:
         for place in devices:
             synchronize(place)

@@ -44,10 +44,10 @@ def computing_at(gpu: RealStreams, flops: float) -> Iterator[None]:
             start(len(gpu.devices))
 
 
-def stages(gpu, width, layers, kind=nn.Identity):
+def stages(devices, width, layers, kind=nn.Identity):
     """Return a partition for each device, with its weights there and room for their gradients."""
     partitions = []
-    for place in gpu.devices:
+    for place in devices:
         inside = [layer for _ in range(layers) for layer in (nn.Linear(width, width), kind())]
         partitions.append(nn.Sequential(*inside).to(place))
         for weight in partitions[-1].parameters():
@@ -100,7 +100,7 @@ def pipe_seconds(gpu, partitions, rows, m, queues):
 
 def speeds(gpu, flops, ms, often=4):
     """Return seconds, forward and backward: f of one partition, o of an empty clock, then of each m."""
-    partitions = stages(gpu, width=32 if gpu.is_simulated else 2048, layers=2)
+    partitions = stages(gpu.devices, width=32 if gpu.is_simulated else 2048, layers=2)
     best = torch.full((2 + len(ms), 2), math.inf)
     with (
         device_workers(gpu.devices) as queues,
@@ -115,19 +115,20 @@ def speeds(gpu, flops, ms, often=4):
     return best
 
 
-def held(gpu, mode, m, often=20, rows=4096, width=64):
-    """Return what partition 1 holds after forward, and at most in backward, in bytes of its whole input."""
-    partitions = stages(gpu, width, layers=4, kind=nn.Tanh)
-    stop = {"always": m, "except_last": m - 1, "never": 0}[mode]
+def held(gpu, mode, m, shared=False, often=20, rows=4096, width=64):
+    """Return what device 1 holds after forward, and at most in backward, in bytes of a partition's whole input."""
     place = gpu.devices[1]
+    places = [place] * 4 if shared else gpu.devices
+    partitions = stages(places, width, layers=4, kind=nn.Tanh)
+    stop = {"always": m, "except_last": m - 1, "never": 0}[mode]
     found = []
-    with device_workers(gpu.devices) as queues:
+    with device_workers(places) as queues:
         for _ in range(often):  # what the host frees late counts as held: the least of some runs
-            batches = [*torch.randn(rows, width).to(gpu.devices[0]).tensor_split(m)]
-            copy_streams = [[new_stream(device) for _ in range(m)] for device in gpu.devices]
+            batches = [*torch.randn(rows, width).to(places[0]).tensor_split(m)]
+            copy_streams = [[new_stream(device) for _ in range(m)] for device in places]
             gpu.synchronize()
             before = active_bytes(place, "current")
-            run_on_devices(batches, partitions, gpu.devices, copy_streams, stop, queues)
+            run_on_devices(batches, partitions, places, copy_streams, stop, queues)
             gpu.synchronize()
             after = active_bytes(place, "current") - before
             reset_peak(place)
@@ -150,4 +151,6 @@ def record_four_devices() -> dict[str, Any]:
     for m in (8, 16):
         for mode in MODES:
             results[key_of(mode, m)] = device.run(held, mode, m)
+    for mode in MODES:
+        results[key_of(mode, 8, True)] = device.run(held, mode, 8, True)
     return {"results": results}

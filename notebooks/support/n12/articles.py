@@ -123,7 +123,8 @@ class _OutQueue:
         return self.queue.answers.pop(0)
 
 
-M, N = 4, 3
+M = 4
+N = 3
 
 
 def fault_on_pretend_gpus(answer: RunPipeline) -> str:

@@ -23,7 +23,7 @@ from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
 from support.kit.verdict import Verdict
 from support.n12.articles import fault_of_run_pipeline
-from support.n12.cutting import fault_of_cut, fault_of_flatten
+from support.n12.cutting import fault_of_cheapest_cut, fault_of_flatten
 from support.n12.guesses import guess_counted as guess_counted
 from support.n12.guesses import guess_m as guess_m
 from support.n12.guesses import guess_peak as guess_peak
@@ -115,7 +115,7 @@ check_cut = Exercise(
     "cheapest_cut",
     reference=cheapest_cut,
     judge=judged(
-        lambda answer: fault_of_cut(answer, PATIENCE),
+        lambda answer: fault_of_cheapest_cut(answer, PATIENCE),
         "no cut has a cheaper slowest partition, in 68 cases, among them 60 layers in 8 partitions.",
     ),
     mistakes={
@@ -178,8 +178,11 @@ check_mini = Exercise(
                 _COMPUTE,
                 "partial(layer, tree_map(torch.detach, batches[i]))",
             ),
-            "nothing in the graph holds backward to its order": ("tie(batches, i)", "pass"),
-            "nothing in the graph holds backward to its order.": ("tie(batches, i)", "tie([*batches], i)"),
+            "the graph does not hold every partition to its order": ("tie(batches, i)", "pass"),
+            "the graph does not hold every partition to its order.": (
+                "tie(batches, i)",
+                "tie([*batches], i)",
+            ),
             ", the last of 4, was computed 2 × in partition 0, not 1 ×": ("m - 1", "m"),
             ", the last of 3, was computed 2 × in partition 0, not 1 ×": ("m - 1", "self.chunks - 1"),
             "was computed 1 × in partition 0, not 2 ×": (_STOP, "0"),
@@ -218,7 +221,7 @@ check_mini = Exercise(
                 "lambda: layer(batches[i])",
             ),
             "threads are left when forward has ended": ("spawn_workers(", "_left_running("),
-            "your code raised RuntimeError: a worker failed: from a layer": (
+            "the caller gets another exception in its place: RuntimeError: a worker failed": (
                 f"done = {_RUN}",
                 f"try:\n                    done = {_RUN}\n                except ArithmeticError as error:\n"
                 '                    raise RuntimeError(f"a worker failed: {error}") from None',
@@ -299,8 +302,8 @@ check_numbers = Exercise(
 
 # ---- exercise 5: the article's pipeline
 
-_WAIT_1 = "batches[i] = wait(copy_streams[j][i], stream, batches[i])"
-_WAIT_3 = "batch[0] = wait(stream, copy_stream, batch[0])"
+_WAIT_1 = "batches[i] = wait_between(copy_streams[j][i], stream, batches[i])"
+_WAIT_3 = "batch[0] = wait_between(stream, copy_stream, batch[0])"
 _TIE = "batch[0] = my_tie(batch[0], shared, layer, x)"
 _CLOCK = "done = run_clock(tasks, *queues)"
 _LAST = f"        if again:\n            {_TIE}\n"
@@ -313,8 +316,8 @@ _PIPELINES = {
     "In backward nothing lets the compute stream wait for the copy of the gradient: what the second Wait returns must "
     "be in the graph.": (_WAIT_3, _WAIT_3.removeprefix("batch[0] = ")),
     "The copy has streams of its own: only then the partition goes on computing.": (
-        "copy(copy_streams[j - 1][i], copy_streams[j][i],",
-        "copy(current_stream(devices[j - 1]), current_stream(devices[j]),",
+        "copy_between(copy_streams[j - 1][i], copy_streams[j][i],",
+        "copy_between(current_stream(devices[j - 1]), current_stream(devices[j]),",
     ),
     "The micro-batches are not tied.": ("depend(batches, i)", "pass"),
     "Nothing computes the inside again: what my_tie returns must be in the graph.": (_TIE, "pass"),

@@ -115,7 +115,7 @@ def slowest_of(costs: Sequence[float], sizes: Sequence[int]) -> float:
     return max(sum(costs[a:b]) for a, b in pairwise([0, *accumulate(sizes)]))
 
 
-def fault_of_cut(answer: Callable[[list[int], int], Any], patience: float) -> str:
+def fault_of_cheapest_cut(answer: Callable[[list[int], int], Any], patience: float) -> str:
     """Compare the slowest partition with the least possible one, case by case: any of the cheapest cuts will do."""
     for costs, n in costs_to_try():
         told = f"for costs = {short(costs)}, n = {n}"

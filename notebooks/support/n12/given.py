@@ -1,8 +1,8 @@
 """What notebook 12 hands to the reader beside the parts of the notebooks before: for nests, and for devices.
 
 Partitioned            says what computes a pair; a MiniGPipe is one
-checkpointed, tie      a checkpoint and a tie for micro-batches that are nests of tensors
-copy, wait             Copy and Wait where there are streams; between two CPUs there is nothing to do
+with_checkpoint, tie      a checkpoint and a tie for micro-batches that are nests of tensors
+copy_between, wait_between   Copy and Wait where there are streams; between two CPUs there is nothing to do
 drawing_from, OwnDropout   random numbers from a generator that the thread was told
 """
 
@@ -38,7 +38,7 @@ class Partitioned(nn.Module):
 # ---- micro-batches that are nests
 
 
-def checkpointed(function: Callable[..., Any], x: Any) -> Any:
+def with_checkpoint(function: Callable[..., Any], x: Any) -> Any:
     """Return function(x) and keep only x; backward computes it again, and is_recomputing() is true then."""
     contexts = lambda: (nullcontext(), enable_recomputing())  # noqa: E731  (of the first and the second run)
     return checkpoint(function, x, use_reentrant=False, context_fn=contexts)
@@ -63,7 +63,7 @@ def can_go_backward(x: Any) -> bool:
 # ---- streams, where there are any
 
 
-def copy(prev_stream: AbstractStream, next_stream: AbstractStream, x: Tensor) -> Tensor:
+def copy_between(prev_stream: AbstractStream, next_stream: AbstractStream, x: Tensor) -> Tensor:
     """Bring x from the device of one stream to that of the other; backward brings its gradient back."""
     if not on_accelerator(next_stream):
         return x
@@ -71,7 +71,7 @@ def copy(prev_stream: AbstractStream, next_stream: AbstractStream, x: Tensor) ->
     return moved
 
 
-def wait(prev_stream: AbstractStream, next_stream: AbstractStream, x: Tensor) -> Tensor:
+def wait_between(prev_stream: AbstractStream, next_stream: AbstractStream, x: Tensor) -> Tensor:
     """Let next_stream wait for prev_stream; in backward the other way round. Return x, with that in its graph."""
     if not on_accelerator(next_stream):
         return x

@@ -16,10 +16,11 @@ from support.kit.raised import in_case
 from support.kit.values import NO_RETURN
 from support.n12.given import OwnDropout
 
-M, N = 3, 4
+M = 3
+N = 4
 SEED = 5
 LENGTH = 64  # numbers in a mask: two masks are not equal by chance
-Pair: TypeAlias = tuple[int, int]
+_Pair: TypeAlias = tuple[int, int]
 
 
 def fault_of_numbers(answer: Callable[[int, int], Any]) -> str:
@@ -28,7 +29,7 @@ def fault_of_numbers(answer: Callable[[int, int], Any]) -> str:
     with in_case(f"making Numbers({M}, {N})"):
         step = answer(M, N)
         next_step = answer(M, N)
-    masks: dict[Pair, Tensor] = {}
+    masks: dict[_Pair, Tensor] = {}
     for i, j in _pairs():
         fault, masks[i, j] = _fault_of_pair(step, i, j)
         if fault:
@@ -48,15 +49,15 @@ def fault_of_numbers(answer: Callable[[int, int], Any]) -> str:
     return ""
 
 
-def _pairs() -> list[Pair]:
+def _pairs() -> list[_Pair]:
     return list(product(range(M), range(N)))
 
 
-def _told(pair: Pair) -> str:
+def _told(pair: _Pair) -> str:
     return f"micro-batch {pair[0]} in partition {pair[1]}"
 
 
-def _called(run: Callable[[Tensor], Any], layer: OwnDropout, pair: Pair) -> tuple[str, Tensor]:
+def _called(run: Callable[[Tensor], Any], layer: OwnDropout, pair: _Pair) -> tuple[str, Tensor]:
     """Call what `wrap` has returned; return what is wrong with it, and the mask that it has drawn."""
     x = torch.ones(LENGTH)
     with in_case(f"for {_told(pair)}"):
@@ -113,8 +114,8 @@ def _fault_of_pair(step: Any, i: int, j: int) -> tuple[str, Tensor]:
     return f"for {_told((i, j))}, the second call, the recompute, {why}.", first
 
 
-def _fault_of_equal_pairs(masks: dict[Pair, Tensor]) -> str:
-    found: dict[tuple[int, ...], Pair] = {}
+def _fault_of_equal_pairs(masks: dict[_Pair, Tensor]) -> str:
+    found: dict[tuple[int, ...], _Pair] = {}
     shared = ""
     for pair, mask in masks.items():
         key = tuple(mask.int().tolist())

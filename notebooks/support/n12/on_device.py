@@ -68,7 +68,8 @@ def apart(gpu, m, rows=12, width=8):
         torch.manual_seed(0)
         plain = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(width, width), nn.Tanh())))
         x = torch.randn(rows, width)
-    mine, theirs = deepcopy(plain), GPipe(deepcopy(plain), [2] * 4, devices=gpu.devices, chunks=m)
+    mine = deepcopy(plain)
+    theirs = GPipe(deepcopy(plain), [2] * 4, devices=gpu.devices, chunks=m)
     partitions = [mine[2 * j : 2 * j + 2].to(place) for j, place in enumerate(gpu.devices)]
 
     def piped(x):
@@ -115,7 +116,7 @@ def speeds(gpu, flops, ms, often=4):
     return best
 
 
-def held(gpu, mode, m, shared=False, often=20, rows=4096, width=64):
+def held_on_device(gpu, mode, m, shared=False, often=20, rows=4096, width=64):
     """Return what device 1 holds after forward, and at most in backward, in bytes of a partition's whole input."""
     place = gpu.devices[1]
     places = [place] * 4 if shared else gpu.devices
@@ -150,7 +151,7 @@ def record_four_devices() -> dict[str, Any]:
     results[key_of(4)] = device.run(apart, 4)
     for m in (8, 16):
         for mode in MODES:
-            results[key_of(mode, m)] = device.run(held, mode, m)
+            results[key_of(mode, m)] = device.run(held_on_device, mode, m)
     for mode in MODES:
-        results[key_of(mode, 8, True)] = device.run(held, mode, 8, True)
+        results[key_of(mode, 8, True)] = device.run(held_on_device, mode, 8, True)
     return {"results": results}

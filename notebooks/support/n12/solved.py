@@ -22,7 +22,7 @@ from support.built import (
     scatter,
     spawn_workers,
 )
-from support.n12.given import Partitioned, checkpointed, copy, drawing_from, tie, wait
+from support.n12.given import Partitioned, copy_between, drawing_from, tie, wait_between, with_checkpoint
 
 
 def flatten_sequential(module):
@@ -65,7 +65,7 @@ class MiniGPipe(Partitioned):
                         tie(batches, i)
                     layer = self.layer(i, j)
                     if i < stop:
-                        layer = partial(checkpointed, layer)
+                        layer = partial(with_checkpoint, layer)
                     tasks[j] = Task(None, compute=partial(layer, batches[i]))
                 done = run_clock(tasks, *queues)
                 for i, j in clock:
@@ -96,7 +96,7 @@ def make_task(layer, x, again, stream, copy_stream):
 
     def finalize(batch):
         if copy_stream is not None:
-            batch[0] = wait(stream, copy_stream, batch[0])
+            batch[0] = wait_between(stream, copy_stream, batch[0])
         if again:
             batch[0] = my_tie(batch[0], shared, layer, x)
 
@@ -110,12 +110,12 @@ def run_pipeline(batches, partitions, devices, copy_streams, stop, queues):
             if i > 0:
                 depend(batches, i)
             if j > 0:
-                batches[i] = copy(copy_streams[j - 1][i], copy_streams[j][i], batches[i])
+                batches[i] = copy_between(copy_streams[j - 1][i], copy_streams[j][i], batches[i])
         tasks = {}
         for i, j in clock:
             stream = current_stream(devices[j])
             if j > 0:
-                batches[i] = wait(copy_streams[j][i], stream, batches[i])
+                batches[i] = wait_between(copy_streams[j][i], stream, batches[i])
             copy_stream = copy_streams[j][i] if j < n - 1 else None
             tasks[j] = make_task(partitions[j], batches[i], i < stop, stream, copy_stream)
         done = run_clock(tasks, *queues)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from support import built
-from support.kit.raised import in_case
+from support.kit.raised import in_case, named
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
 
@@ -34,7 +34,7 @@ class Watch:
     partitions: int
     before: set[Thread]  # that ran before forward
     patience: float  # seconds until a task that waits for its neighbours counts as alone
-    error: BaseException | None = None
+    error: Exception | None = None
     caller: Thread | None = None
     workers: list[Thread] = field(default_factory=list)  # in the order of their start
     rows: set[tuple[int, int]] = field(default_factory=set)
@@ -217,10 +217,12 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     try:
         with torch.set_grad_enabled(case.special != "no_grad"):
             output = model((given, numbers) if case.nest else given)
-    except ArithmeticError as error:
+    except Exception as error:
         if error is watch.error:
             return ""
-        raise
+        if case.special != "error":
+            raise
+        return f"a layer's error is lost: the caller gets another exception in its place: {named(error)}"
     if case.special == "error":
         return "the error of a layer does not reach the caller"
     if case.nest:
@@ -396,7 +398,7 @@ def _fault_of_backward(case: Case, watch: Watch, layers: list[_Layer], twins: li
             order = [i for i, k in watch.went_back if k == j]
             if order != sorted(order, reverse=True):
                 return (
-                    "the outcome is right, but nothing in the graph holds backward to its order. When the check "
+                    "the outcome is right, but the graph does not hold every partition to its order. When the check "
                     f"turned autograd's sequence numbers round, partition {j} went back through micro-batches "
                     f"{', '.join(map(str, order))}; tied before each task takes its input, it is "
                     f"{', '.join(map(str, sorted(order, reverse=True)))}"

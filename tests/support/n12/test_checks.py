@@ -13,7 +13,7 @@ from lib.runtime.device import current_stream
 from support import built
 from support.kit.mistakes import edited
 from support.n12 import checks as n12
-from support.n12.given import Partitioned, checkpointed, copy, drawing_from, tie, wait
+from support.n12.given import Partitioned, copy_between, drawing_from, tie, wait_between, with_checkpoint
 from support.n12.solved import MiniGPipe, Numbers, make_task, run_pipeline
 
 # ---- exercise 1
@@ -140,7 +140,7 @@ class AllTiesFirst(Partitioned):
 
     def pair(self, x, i, j, m):
         again = i < m - self.kept
-        return partial(checkpointed, self.layer(i, j), x) if again else partial(self.layer(i, j), x)
+        return partial(with_checkpoint, self.layer(i, j), x) if again else partial(self.layer(i, j), x)
 
 
 def test_a_pipeline_with_another_order_of_lines_passes():
@@ -252,8 +252,8 @@ def run_without_finalize(batches, partitions, devices, copy_streams, stop, queue
         kept = {}
         for i, j in clock:
             if j:
-                x = copy(copy_streams[j - 1][i], copy_streams[j][i], batches[i])
-                batches[i] = wait(copy_streams[j][i], current_stream(devices[j]), x)
+                x = copy_between(copy_streams[j - 1][i], copy_streams[j][i], batches[i])
+                batches[i] = wait_between(copy_streams[j][i], current_stream(devices[j]), x)
         for i, _ in clock:
             if i:
                 built.depend(batches, i)
@@ -268,7 +268,7 @@ def run_without_finalize(batches, partitions, devices, copy_streams, stop, queue
         for i, j in clock:
             y = done[j]
             if j < n - 1:
-                y = wait(current_stream(devices[j]), copy_streams[j][i], y)
+                y = wait_between(current_stream(devices[j]), copy_streams[j][i], y)
             batches[i] = built.my_tie(y, *kept[i]) if i < stop else y
 
 
@@ -284,8 +284,8 @@ def test_a_pipeline_that_finishes_behind_the_clock_passes():
         ("[layer(x)]", "layer(x)", "the output has shape"),
         ("copy_streams[j][i] if j", "copy_streams[j][0] if j", "races"),
         (
-            "wait(copy_streams[j][i], stream,",
-            "wait(stream, copy_streams[j][i],",
+            "wait_between(copy_streams[j][i], stream,",
+            "wait_between(stream, copy_streams[j][i],",
             "in forward `mm` in the compute stream",
         ),
         ("if j > 0:\n                batches[i] = copy", "if j > 1:\n                batches[i] = copy", "same device"),

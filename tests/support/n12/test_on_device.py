@@ -49,7 +49,7 @@ def test_the_laws_agree_where_the_host_costs_nothing_and_part_where_it_does():
 
 @pytest.mark.parametrize("m", [8, 16])
 def test_the_recorded_devices_hold_what_the_formulas_say_and_one_peak_in_both_modes(recorded, m):
-    found = {mode: recorded.run(on_device.held, mode, m) for mode in on_device.MODES}
+    found = {mode: recorded.run(on_device.held_on_device, mode, m) for mode in on_device.MODES}
     for mode, (after, peak) in found.items():
         assert after == pytest.approx(held_after_forward(mode, m, INSIDE), abs=0.02)
         assert 0 < peak - held_at_most(mode, m, INSIDE) < 8 / m
@@ -62,7 +62,8 @@ def test_yours_and_libs_equal_the_plain_layers_in_the_recording(recorded):
 
 
 @pytest.mark.parametrize(
-    "function", [on_device.found_by, on_device.apart, on_device.pipe_seconds, on_device.speeds, on_device.held]
+    "function",
+    [on_device.found_by, on_device.apart, on_device.pipe_seconds, on_device.speeds, on_device.held_on_device],
 )
 def test_the_notebook_has_the_functions_of_its_room_line_by_line(function):
     shown = {line.strip() for cell in NOTEBOOK["cells"] for line in "".join(cell["source"]).splitlines()}

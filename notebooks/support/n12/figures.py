@@ -324,10 +324,9 @@ def _draw_ideals(axes: Axes, rows: Sequence[_Row]) -> list[float]:
     axes.plot(ours, places, "o", color=BLUE, ms=8, label="torchgpipe")
     axes.plot(theirs, places, "s", mfc=PAPER, mec=MUTED, ms=7, label="GPipe's paper")
     axes.legend(loc="upper right", handletextpad=0.2, borderaxespad=0)
-    axes.set_yticks(
-        places, ["n = {partitions}, m = {micro_batches}\n{batch} rows".format_map(row) for row in rows]
-    )
-    axes.tick_params(axis="y", labelsize=9)
+    axes.set_yticks(places, ["n = {partitions}, m = {micro_batches}".format_map(row) for row in rows])
+    for place, row in zip(places, rows, strict=True):
+        beside(axes, (limits[place], place), f"{row['batch']} rows", (6, 0), fontsize=9, color=MUTED)
     axes.set(xlim=(0.5, 8.4), ylim=(len(rows) - 0.4, -0.6))
     axes.set_xlabel("speed, × n = 2, m = 1, always, 96 rows")
     axes.set_title("AmoebaNet-D, except_last", fontsize=11)
@@ -340,12 +339,14 @@ def _draw_one_partition(axes: Axes, speeds: Mapping[str, _Row]) -> str:
     chunks = {row["one_partition"]["micro_batches"] for row in speeds.values()}
     (m,) = chunks
     half = time_of_recompute(2.0, (m - 1) / m)
-    bars(axes, [half] * len(found), list(found.values()), BLUE, across=True, write="{:.2f} ×".format)
     everything = time_of_recompute(2.0)
+    bars(axes, [half] * len(found), list(found.values()), BLUE, across=True, write="".format)
+    for place, ratio in enumerate(found.values()):
+        beside(axes, (ratio, place), f"{ratio:.3f} ×", (-6, 0), ha="right", color=PAPER)
     axes.axvline(everything, color=MUTED, lw=1.6, ls=(0, (3, 2)))
-    axes.annotate(f"always: {everything:.2f} ×", (everything, -0.6), ha="center", va="center", fontsize=9)
+    beside(axes, (everything, -0.55), f"always: {everything:.2f} ×", (5, 0), fontsize=9, color=MUTED)
     axes.set_yticks(range(len(found)), list(found))
-    axes.set(xlim=(0, 1.75), ylim=(len(found) - 0.3, -0.7))
+    axes.set(xlim=(0, 2.1), ylim=(len(found) - 0.3, -0.75))
     axes.set_xlabel("time of a row, × plain layers")
     axes.set_title(f"one partition, m = {m}, except_last", fontsize=11)
     told = ", ".join(f"{name} {ratio:.3f}" for name, ratio in found.items())

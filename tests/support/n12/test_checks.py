@@ -1,6 +1,7 @@
 """What is particular about the checks of notebook 12; what all exercises have in common is in test_detectors."""
 
 from functools import partial
+from itertools import accumulate
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from lib.runtime.device import current_stream
 from support import built
 from support.kit.mistakes import edited
 from support.n12 import checks as n12
+from support.n12 import trials
 from support.n12.given import Partitioned, copy_between, drawing_from, tie, wait_between, with_checkpoint
 from support.n12.solved import MiniGPipe, Numbers, make_task, run_pipeline
 
@@ -166,6 +168,22 @@ def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, old, new, says
     verdict = n12.check_mini(edited(MiniGPipe, (old, new)))
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+@pytest.mark.parametrize(
+    "balance, rows, mode", [((2, 1), 4, "always"), ((1, 1, 1), 6, "except_last"), ((1, 2), 8, "never")]
+)
+def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_notebook_says(balance, rows, mode):
+    case = trials.Case(balance, rows, rows, mode)
+    watch = case.watch(2.0)
+    layers = [trials._Layer(seed) for seed in range(sum(balance))]
+    for j, first in enumerate(accumulate(balance, initial=0)):
+        if j < len(balance):
+            layers[first].watch = watch, j
+    untied = edited(MiniGPipe, ("tie(batches, i)", "pass"))
+    assert trials._run(untied, case, watch, layers, asks=True) == ""
+    for j in range(len(balance)):
+        assert [i for i, k in watch.went_back if k == j] == [*range(rows)][::-1]
 
 
 def test_a_tie_takes_the_tensor_of_a_nest_that_can_have_a_gradient():

@@ -2,6 +2,22 @@
 
 torchgpipe's public names are all here, under their own names. Two of them are modules in this package as well, and so
 have their own way: lib.pipeline.checkpoint.checkpoint and lib.pipeline.worker.worker.
+
+What differs from torchgpipe 0.0.7 on purpose (tests/lib/pipeline/test_torchgpipe_differences.py tries each line):
+
+    where                                   torchgpipe                            here
+    a tuple with unequal rows               each tensor is cut for itself         ValueError
+    5 rows, chunks=4                        three micro-batches: 2, 2, 1          four: 2, 1, 1, 1
+    3 rows, chunks=8, except_last           all are computed twice                the last is not
+    partitions on a CPU                     share one worker, nothing overlaps    have a worker each
+    threads                                 are new in each forward               live as long as the model
+    SystemExit in a layer                   ends the worker: the caller waits     is raised in the caller
+    a layer that writes into its input      an error, or a wrong gradient         gets a copy, and is right
+    a weight that changes before backward   is computed again with the new one    RuntimeError
+    no_grad in training                     is checkpointed all the same          is not
+    random numbers on a CPU                 come from the process's generator     from one of each (i, j)
+    autocast                                stays in the caller's thread          comes along to the workers
+    DeferredBatchNorm                       takes the biased variance             the unbiased one, as BatchNorm
 """
 
 from lib.pipeline.balance import (

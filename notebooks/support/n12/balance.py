@@ -41,3 +41,32 @@ def fastest(costs: Sequence[float], partitions: int, chunks: int, overhead: floa
     cuts = combinations(range(1, len(costs)), partitions - 1)
     balances = ([b - a for a, b in pairwise([0, *cut, len(costs)])] for cut in cuts)
     return max(balances, key=lambda balance: speedup(costs, balance, chunks, overhead))
+
+
+# ---- how long a pass through n partitions takes, of which each computes the whole mini-batch in f
+
+
+def clock_by_clock(m: int, n: int, f: float, o: float) -> float:
+    """Return the time where each clock waits for its answers: what a clock costs the host comes on top."""
+    return (m + n - 1) * (f / m + o)
+
+
+def launched_ahead(m: int, n: int, f: float, o: float) -> float:
+    """Return the time where the host launches ahead of the devices: of both the slower one decides."""
+    return (m + n - 1) * max(f / m, o)
+
+
+def held_after_forward(mode: str, m: int, inside: float, its_input: float = 1.0) -> float:
+    """Return what a partition holds when forward has ended. inside: of the whole mini-batch, its input included."""
+    last = (m - 1) / m * its_input + inside / m
+    return {"never": inside, "except_last": last, "always": its_input}[mode]
+
+
+def held_at_most(mode: str, m: int, inside: float, its_input: float = 1.0) -> float:
+    """Return the peak of a partition in backward, without the gradients that are on their way."""
+    return inside if mode == "never" else held_after_forward("except_last", m, inside, its_input)
+
+
+def time_of_recompute(backward: float, share: float = 1.0) -> float:
+    """Return how many times as long a step takes that computes this share of forward again; backward: in forwards."""
+    return (1 + backward + share) / (1 + backward)

@@ -1,4 +1,4 @@
-"""Predictions and exercises of notebook 12, GPipe."""
+"""Exercises of notebook 12, GPipe."""
 
 # mypy: allow-untyped-calls, disable-error-code="no-any-return, unused-ignore"
 
@@ -12,44 +12,27 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
+from lib.runtime.device import current_stream
 from support import built
 from support.kit.exercise import Exercise
-from support.kit.guess import Guess, Tried
 from support.kit.judged import judged
-from support.kit.mistakes import famous
+from support.kit.mistakes import edited, famous
 from support.kit.verdict import Verdict
-from support.n12.balance import forward_gain
-from support.n12.solved import MiniGPipe, flatten_sequential
-from support.n12.trials import CASES, fault_of_flatten, fault_of_pipeline
+from support.n12.articles import fault_of_run_pipeline
+from support.n12.cutting import fault_of_cheapest_cut, fault_of_flatten
+from support.n12.guesses import guess_counted as guess_counted
+from support.n12.guesses import guess_m as guess_m
+from support.n12.guesses import guess_peak as guess_peak
+from support.n12.guesses import guess_step as guess_step
+from support.n12.numbers import fault_of_numbers
+from support.n12.solved import MiniGPipe, Numbers, cheapest_cut, flatten_sequential, make_task, run_pipeline
+from support.n12.trials import CASES, fault_of_pipeline
 
 PATIENCE = 8.0  # seconds until a whole pipeline counts as stuck
-
-# ---- predictions
-
-guess_once = Guess(
-    "the tasks that are computed only once",
-    lambda: 4 * 8 - 4 * (8 - 1),
-    unit="tasks",
-    tried=Tried(right=4, wrong=1),
-)
-"""Section 5: of a step with 4 partitions, 8 micro-batches, except_last."""
-guess_step = Guess(
-    "the gain of a step",
-    lambda: round(100 * (3 / (1 / forward_gain([1.0, 1.0], 8) + 2) - 1)),
-    unit="%",
-    read=lambda said: f"{said} (in per cent, please)" if isinstance(said, float) and 0 < said < 3 else said,
-    tried=Tried(right=17, wrong=78),
-)
-"""Section 8: by how many per cent a step is faster whose backward takes two forwards and gains nothing."""
-guess_counted = Guess(
-    "num_batches_tracked after one step",
-    lambda: 4 + 3,
-    read=lambda said: "8 (that is `always`: here the last is not computed again)" if said == 8 else said,
-    tried=Tried(right=7, wrong=1),
-)
-"""Section 11: what a BatchNorm counts in one step, 4 micro-batches, except_last."""
 
 
 # ---- exercise 1: flatten_sequential
@@ -90,7 +73,71 @@ check_flatten = Exercise(
 """Exercise 1: the same layers, in the same order, in one Sequential."""
 
 
-# ---- exercise 2: MiniGPipe
+# ---- exercise 2: cheapest_cut
+
+
+def _greedy(costs: list[int], n: int) -> list[int]:
+    """Fill each partition up to the mean, then begin the next."""
+    goal = sum(costs) / n
+    sizes: list[int] = []
+    start = 0
+    for j in range(n - 1):
+        end = start + 1
+        while end < len(costs) - (n - 1 - j) and sum(costs[start : end + 1]) <= goal:
+            end += 1
+        sizes.append(end - start)
+        start = end
+    return [*sizes, len(costs) - start]
+
+
+def _equal_numbers(costs: list[int], n: int) -> list[int]:
+    """Give each partition as many layers as the others."""
+    return [len(costs) // n + (j < len(costs) % n) for j in range(n)]
+
+
+def _most_even(costs: list[int], n: int) -> list[int]:
+    """Make the sum of the differences from the mean least."""
+    goal = sum(costs) / n
+
+    def best(start: int, parts: int) -> tuple[float, list[int]]:
+        if parts == 1:
+            return abs(sum(costs[start:]) - goal), [len(costs) - start]
+        found = []
+        for end in range(start + 1, len(costs) - parts + 2):
+            off, sizes = best(end, parts - 1)
+            found.append((off + abs(sum(costs[start:end]) - goal), [end - start, *sizes]))
+        return min(found)
+
+    return best(0, n)[1]
+
+
+check_cut = Exercise(
+    "cheapest_cut",
+    reference=cheapest_cut,
+    judge=judged(
+        lambda answer: fault_of_cheapest_cut(answer, PATIENCE),
+        "no cut has a cheaper slowest partition, in 68 cases, among them 60 layers in 8 partitions.",
+    ),
+    mistakes={
+        "Equal numbers of layers are no equal costs.": _equal_numbers,
+        "Each partition was filled up to the mean: what is left over falls to the last one.": _greedy,
+        "Near the mean on average is not what counts: one slow partition holds up all.": _most_even,
+        **famous(
+            cheapest_cut,
+            {
+                "Layers of a partition are neighbours: their order may not change.": (
+                    "    @cache",
+                    "    costs = sorted(costs)\n\n    @cache",
+                ),
+                "No partition may be empty.": ("start + 1, len(costs) - parts + 2", "start, len(costs) + 1"),
+            },
+        ),
+    },
+)
+"""Exercise 2: contiguous partitions whose slowest one is as cheap as can be; of several such cuts any will do."""
+
+
+# ---- exercise 3: MiniGPipe
 
 
 def _check_mini(exercise: Exercise, answer: Any) -> Verdict:
@@ -111,13 +158,12 @@ def _left_running(devices: Any) -> Iterator[Any]:
     yield [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-_SCATTERED = "[part for (part,) in scatter((x,), self.chunks)]"
+_SCATTERED = "scatter(x, self.chunks)"
 _STOP = '{"always": m, "except_last": m - 1, "never": 0}[self.checkpoint]'
-_FENCE = "fence(clock, batches, lambda x, j: x)"
 _COMPUTE = "partial(layer, batches[i])"
 _RUN = "run_clock(tasks, *queues)"
 _SPAWN = 'spawn_workers([torch.device("cpu")] * n)'
-_GATHERED = "gather([(batch,) for batch in batches])[0]"
+_GATHERED = "gather(batches)"
 _PART = "nn.Sequential(*islice(layers, size))"
 
 check_mini = Exercise(
@@ -130,12 +176,12 @@ check_mini = Exercise(
         {
             "gets no gradient: is a tensor detached on the way?": (
                 _COMPUTE,
-                "partial(layer, batches[i].detach())",
+                "partial(layer, tree_map(torch.detach, batches[i]))",
             ),
-            "nothing in the graph holds backward to its order": (_FENCE, "pass"),
-            "nothing in the graph holds backward to its order.": (
-                "fence(clock, batches,",
-                "fence(clock, [*batches],",
+            "the graph does not hold every partition to its order": ("tie(batches, i)", "pass"),
+            "the graph does not hold every partition to its order.": (
+                "tie(batches, i)",
+                "tie([*batches], i)",
             ),
             ", the last of 4, was computed 2 × in partition 0, not 1 ×": ("m - 1", "m"),
             ", the last of 3, was computed 2 × in partition 0, not 1 ×": ("m - 1", "self.chunks - 1"),
@@ -154,20 +200,28 @@ check_mini = Exercise(
             ),
             "is 0.333 times what it should be": (
                 f"return {_GATHERED}",
-                "whole = torch.cat(batches)\n        return whole.detach() + (whole - whole.detach()) / m",
+                "whole = gather(batches)\n        if isinstance(whole, tuple):\n            return whole\n"
+                "        return whole.detach() + (whole - whole.detach()) / m",
             ),
-            "the caller's batch was changed": ("scatter((x,)", "scatter((x.requires_grad_(),)"),
-            "scatter makes [3, 2, 2]": (_SCATTERED, "[*x.chunk(self.chunks)]"),
+            "the caller's batch was changed": (
+                _SCATTERED,
+                "scatter(x if isinstance(x, tuple) else x.requires_grad_(), self.chunks)",
+            ),
+            "scatter makes [3, 2, 2]": (
+                _SCATTERED,
+                "scatter(x, self.chunks) if isinstance(x, tuple) else [*x.chunk(self.chunks)]",
+            ),
             "scatter makes [3, 2, 2].": (
                 _SCATTERED,
-                "[*x.split(max(1, len(x) // self.chunks))][: self.chunks]",
+                "scatter(x, self.chunks) if isinstance(x, tuple) "
+                "else [*x.split(max(1, len(x) // self.chunks))][: self.chunks]",
             ),
             "Does each task bind its own partition and batch when it is made": (
                 _COMPUTE,
                 "lambda: layer(batches[i])",
             ),
             "threads are left when forward has ended": ("spawn_workers(", "_left_running("),
-            "your code raised RuntimeError: a worker failed: from a layer": (
+            "the caller gets another exception in its place: RuntimeError: a worker failed": (
                 f"done = {_RUN}",
                 f"try:\n                    done = {_RUN}\n                except ArithmeticError as error:\n"
                 '                    raise RuntimeError(f"a worker failed: {error}") from None',
@@ -180,18 +234,123 @@ check_mini = Exercise(
                 "run_clock(tasks, *(each[::-1] for each in queues))",
             ),
             "2 workers were started for 1 partitions: one each": (_SPAWN, _SPAWN.replace("* n", "* (n + 1)")),
-            "the output has no graph: is it detached on the way?": ("(batch,) for", "(batch.detach(),) for"),
-            "`scatter` makes tuples: take the one tensor out of each": (
-                _SCATTERED,
-                "scatter((x,), self.chunks)",
+            "the output has no graph: is it detached on the way?": (
+                _GATHERED,
+                "gather([tree_map(torch.detach, batch) for batch in batches])",
             ),
-            "gather wants a list of tuples, one each": (_GATHERED, "gather(batches)[0]"),
-            "the output has no graph: a checkpoint needs an input that requires grad": (
-                "partial(my_checkpoint, layer)",
-                "partial(MyCheckpoint.apply, layer)",
+            "is for `layer` to say": ("self.layer(i, j)", "self.partitions[j]"),
+            "the layers return a tuple of two tensors, and forward returned Tensor": (
+                _GATHERED,
+                "torch.cat([batch[0] if isinstance(batch, tuple) else batch for batch in batches])",
             ),
         },
-        names={"_left_running": _left_running, "deepcopy": deepcopy, "MyCheckpoint": built.MyCheckpoint},
+        names={"_left_running": _left_running, "deepcopy": deepcopy, "tree_map": tree_map},
     ),
 )
-"""Exercise 2: equal to the layers over the same micro-batches, and a pipeline."""
+"""Exercise 3: equal to the layers over the same micro-batches, and a pipeline."""
+
+
+# ---- exercise 4: random numbers of a pair
+
+_SEEDS = "torch.randint(2**62, (m, n)).tolist()"
+_OWN = "torch.Generator().manual_seed(self.seeds[i][j])"
+_INSIDE = "        def run(x):\n            with drawing_from("
+
+check_numbers = Exercise(
+    "Numbers",
+    reference=Numbers,
+    methods=("__init__", "wrap"),
+    judge=judged(
+        fault_of_numbers,
+        "each pair draws its own masks, twice the same, in any thread, and the next step draws others.",
+        around=lambda: torch.random.fork_rng(devices=[]),
+    ),
+    mistakes=famous(
+        Numbers,
+        {
+            "One generator for both calls: begin each call with a fresh one.": (
+                f"{_INSIDE}{_OWN}",
+                f"        own = {_OWN}\n\n{_INSIDE}own",
+            ),
+            "Where the seed is drawn inside the call, the recompute draws another one.": (
+                _OWN,
+                "torch.Generator().manual_seed(torch.Generator().seed())",
+            ),
+            "A seed for each micro-batch is shared by all partitions.": ("[i][j]", "[i][0]"),
+            "A seed for each partition is shared by all micro-batches.": ("[i][j]", "[0][j]"),
+            "i + j is the clock: all pairs of a clock share a seed.": (
+                "self.seeds[i][j]",
+                "self.seeds[0][0] + i + j",
+            ),
+            "The place alone is the seed, so every step has the same masks.": (
+                "self.seeds[i][j]",
+                "1000 * i + j",
+            ),
+            "Seeds that torch's generator did not give follow no torch.manual_seed.": (
+                _SEEDS,
+                "[[torch.Generator().seed() for _ in range(n)] for _ in range(m)]",
+            ),
+            "manual_seed of torch itself is for all threads: give the layer a generator of its own.": (
+                f"with drawing_from({_OWN}):",
+                "if torch.manual_seed(self.seeds[i][j]):",
+            ),
+        },
+    ),
+)
+"""Exercise 4: masks that depend on step, micro-batch and partition, and on nothing else."""
+
+
+# ---- exercise 5: the article's pipeline
+
+_WAIT_1 = "batches[i] = wait_between(copy_streams[j][i], stream, batches[i])"
+_WAIT_3 = "batch[0] = wait_between(stream, copy_stream, batch[0])"
+_TIE = "batch[0] = my_tie(batch[0], shared, layer, x)"
+_CLOCK = "done = run_clock(tasks, *queues)"
+_LAST = f"        if again:\n            {_TIE}\n"
+_FIRST = f"        if copy_stream is not None:\n            {_WAIT_3}\n"
+_PIPELINES = {
+    "The compute stream reads what a copy stream may still be writing: a Wait is missing in front of the partition, "
+    "or it waits the wrong way round.": (_WAIT_1, "pass"),
+    "A copy stream reads what the partition may still be computing: a Wait is missing behind it, or it waits the "
+    "wrong way round.": (_WAIT_3, "pass"),
+    "In backward nothing lets the compute stream wait for the copy of the gradient: what the second Wait returns must "
+    "be in the graph.": (_WAIT_3, _WAIT_3.removeprefix("batch[0] = ")),
+    "The copy has streams of its own: only then the partition goes on computing.": (
+        "copy_between(copy_streams[j - 1][i], copy_streams[j][i],",
+        "copy_between(current_stream(devices[j - 1]), current_stream(devices[j]),",
+    ),
+    "The micro-batches are not tied.": ("depend(batches, i)", "pass"),
+    "Nothing computes the inside again: what my_tie returns must be in the graph.": (_TIE, "pass"),
+    "The Recompute hangs in front of the Wait: hang it behind, and backward comes to it first.": (
+        _FIRST + _LAST,
+        _LAST + _FIRST,
+    ),
+    "Micro-batches below `stop` are computed again, `stop` itself is not.": ("i < stop", "i <= stop"),
+    "Nothing was checkpointed.": ("i < stop", "False"),
+    "Give the tasks to run_clock, all of a clock at once.": (
+        _CLOCK,
+        "done = {j: task.compute() for j, task in tasks.items()}",
+    ),
+    "run_clock gets one task here, where a clock has several.": (
+        _CLOCK,
+        "done = {j: run_clock({j: task}, *queues)[j] for j, task in tasks.items()}",
+    ),
+    "Replace what stands in the given list, not in a copy of it.": (
+        "m, n = len(batches), len(partitions)",
+        "m, n = len(batches), len(partitions)\n    batches = list(batches)",
+    ),
+    "A partition must get its input with the graph behind it.": ("[layer(x)]", "[layer(x.detach())]"),
+}
+check_pipeline = Exercise(
+    "run_pipeline",
+    reference=run_pipeline,
+    judge=judged(
+        lambda answer: fault_of_run_pipeline(answer, PATIENCE),
+        "values, gradients, threads and order are right on CPUs, and on three GPUs find_races finds none.",
+    ),
+    mistakes={
+        sentence: edited((make_task, run_pipeline), edits, names={"current_stream": current_stream})[1]
+        for sentence, edits in _PIPELINES.items()
+    },
+)
+"""Exercise 5: Task with compute and finalize, Copy, two Waits, Checkpoint and Recompute."""

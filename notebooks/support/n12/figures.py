@@ -11,15 +11,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from lib.show.charts import beside
+from lib.show.charts import bars, beside, legend_pair, log2_axis
 from lib.show.explore import Control, choice, steps, whole
 from lib.show.lanes import bar, idle, lane_rows
 from lib.show.sheet import write
 from lib.show.style import (
     BLUE,
+    GREEN,
     GREY,
     INK,
     MUTED,
+    ORANGE,
     PAPER,
     describe,
     headline,
@@ -31,7 +33,17 @@ from lib.show.style import (
 )
 from lib.text import format_share
 from lib.timeline import Trace
-from support.n12.balance import block_costs, fastest, predicted_forward, speedup
+from support.n12.balance import (
+    block_costs,
+    clock_by_clock,
+    fastest,
+    held_after_forward,
+    held_at_most,
+    launched_ahead,
+    predicted_forward,
+    speedup,
+    time_of_recompute,
+)
 
 _Row = Mapping[str, Any]
 _Point = tuple[float, float]
@@ -134,7 +146,9 @@ def draw_gains(rows: Sequence[_Row]) -> Figure:
         for shift, key, color in ((-0.19, "predicted", INK), (0.19, "measured", PAPER)):
             beside(axes, (x + shift, 0), f"{row[key]:.2f}", (0, 5), ha="center", va="bottom", color=color)
     handles = [
-        Patch(facecolor=PAPER, edgecolor=BLUE, linewidth=1.8, label="predicted, with contention"),
+        Patch(
+            facecolor=PAPER, edgecolor=BLUE, linewidth=1.8, label="predicted, with contention and hand-over"
+        ),
         Patch(facecolor=BLUE, label="measured"),
         Line2D([], [], color=INK, lw=1.6, ls=(0, (3, 2)), label="2 m / (m + 1)"),
     ]
@@ -211,6 +225,67 @@ def draw_same(runs: Mapping[str, Sequence[float]], whole: Sequence[float]) -> Fi
     return describe(figure, f"{finding}. {ends}; whole batches end at {whole[-1]:.4f}.")
 
 
+# --- on devices
+
+
+@styled
+def draw_speeds(seconds: Sequence[Sequence[float]], ms: Sequence[int], name: str) -> Figure:
+    """Draw the time of forward and of backward on four devices by m, between two predictions.
+
+    seconds: [forward, backward] of f, of o, then of each m. name: of the device.
+    """
+    figure, both = new_figure(9, 3.9, cols=2)
+    said = []
+    for k, (axes, way, color) in enumerate(zip(both, ("forward", "backward"), (BLUE, ORANGE), strict=True)):
+        f, o, *measured = (1e3 * row[k] for row in seconds)
+        laws = {law: [law(m, 4, f, o) for m in ms] for law in (launched_ahead, clock_by_clock)}
+        axes.plot(
+            ms, laws[clock_by_clock], color=MUTED, lw=1.6, ls=(0, (3, 2)), label="predicted, each clock waits"
+        )
+        axes.plot(ms, laws[launched_ahead], color=INK, lw=1.6, label="predicted, launched ahead")
+        axes.plot(ms, measured, "o", color=color, ms=8, label="measured")
+        log2_axis(axes, ms)
+        axes.set(xlabel="m · micro-batches", ylim=(0, 1.15 * max(*measured, *laws[clock_by_clock][1:])))
+        axes.set_title(f"{way}: f = {f:.1f} ms, o = {o:.2f} ms, f/o = {f / o:.0f}", fontsize=11)
+        best = min(zip(measured, ms, strict=True))[1]
+        said.append(f"{way} is fastest with m = {best}")
+    both[0].set_ylabel("time of a pass, ms")
+    both[0].legend(loc="upper center")
+    finding = f"Four partitions: {said[0]}, {said[1]}"
+    headline(figure, finding)
+    rows = "; ".join(
+        f"m = {m}: {1e3 * forward:.1f} and {1e3 * back:.1f} ms"
+        for m, (forward, back) in zip(ms, seconds[2:], strict=True)
+    )
+    return describe(figure, f"{finding}. On {name}. Forward and backward, {rows}.")
+
+
+@styled
+def draw_held(found: Mapping[str, Sequence[float]], m: int, inside: float) -> Figure:
+    """Draw what partition 1 holds after forward and at most, by mode, beside the formulas; in bytes of its input.
+
+    found: [after forward, peak] by mode. inside: of the whole mini-batch.
+    """
+    figure, both = new_figure(9, 3.3, cols=2, sharey=True)
+    formulas = (held_after_forward, held_at_most)
+    for k, (axes, formula, when) in enumerate(
+        zip(both, formulas, ("after forward", "at most, in backward"), strict=True)
+    ):
+        predicted = [formula(mode, m, inside) for mode in found]
+        bars(axes, predicted, [each[k] for each in found.values()], GREEN, across=True, write="{:.2f}".format)
+        axes.set_title(when, fontsize=11)
+        axes.set(xlabel="held, × E", xlim=(0, 1.25 * max(inside, *(each[1] for each in found.values()))))
+    both[0].set_yticks(range(len(found)), list(found))
+    both[0].legend(handles=legend_pair(measured=True, color=GREEN), loc="upper right")
+    apart = abs(found["always"][1] - found["except_last"][1])
+    finding = f"m = {m}: the peaks of always and except_last are {apart:.2f} E apart"
+    headline(figure, finding)
+    rows = "; ".join(
+        f"{mode} {after:.2f} E after forward, {peak:.2f} E at most" for mode, (after, peak) in found.items()
+    )
+    return describe(figure, f"{finding}. {rows}. Outlines: the formulas.")
+
+
 # --- what others have published
 
 
@@ -221,19 +296,19 @@ def ideal(partitions: int, micro_batches: int) -> float:
 
 @styled
 def draw_published(record: _Row) -> Figure:
-    """Draw torchgpipe's published speeds against the clocks, and what each part of it gained."""
-    figure, (ideals, ablation) = new_figure(9, 3.9, cols=2)
+    """Draw torchgpipe's published speeds against the clocks, and what one partition costs beside the plain layers."""
+    figure, (ideals, alone) = new_figure(9, 3.9, cols=2, width_ratios=[1.25, 1])
     shares = _draw_ideals(ideals, record["amoebanet"])
-    gain = _draw_ablation(ablation, record["ablation"])
+    cost = _draw_one_partition(alone, record["speed"])
     least = round(100 * min(shares))
     most = round(100 * max(shares))
-    finding = f"Published: {least} to {most} % of the speed that the clocks allow"
+    finding = f"Published: {least} to {most} % of what the clocks allow, in a unit that recomputes all"
     headline(figure, finding)
     origin = record["provenance"]
     source = f"Published {origin['date']}, not measured here: {record['source']}."
-    source += f"\n{origin['machine']}, {origin['commit']}"
+    source += f"\n{origin['machine']}, {origin['commit'].partition(' (')[0]}"
     source_note(figure, source, recorded=True)
-    return describe(figure, f"{finding}. {gain}. {source}.")
+    return describe(figure, f"{finding}. {cost}. {source}.")
 
 
 def _draw_ideals(axes: Axes, rows: Sequence[_Row]) -> list[float]:
@@ -249,24 +324,30 @@ def _draw_ideals(axes: Axes, rows: Sequence[_Row]) -> list[float]:
     axes.plot(ours, places, "o", color=BLUE, ms=8, label="torchgpipe")
     axes.plot(theirs, places, "s", mfc=PAPER, mec=MUTED, ms=7, label="GPipe's paper")
     axes.legend(loc="upper right", handletextpad=0.2, borderaxespad=0)
-    axes.set_yticks(places, [f"n = {row['partitions']}, m = {row['micro_batches']}" for row in rows])
-    axes.set(xlim=(0.5, 7), ylim=(len(rows) - 0.4, -0.6))
-    axes.set_xlabel("speed, × one device at a time (n = 2, m = 1)")
-    axes.set_title("AmoebaNet-D: reached, and the limit", fontsize=11)
+    axes.set_yticks(places, ["n = {partitions}, m = {micro_batches}".format_map(row) for row in rows])
+    for place, row in zip(places, rows, strict=True):
+        beside(axes, (limits[place], place), f"{row['batch']} rows", (6, 0), fontsize=9, color=MUTED)
+    axes.set(xlim=(0.5, 8.4), ylim=(len(rows) - 0.4, -0.6))
+    axes.set_xlabel("speed, × n = 2, m = 1, always, 96 rows")
+    axes.set_title("AmoebaNet-D, except_last", fontsize=11)
     return [speed / limit for speed, limit in zip(ours, limits, strict=True)]
 
 
-def _draw_ablation(axes: Axes, rows: Sequence[_Row]) -> str:
-    speeds = [row["samples_per_second"] for row in rows]
-    said = []
-    axes.barh([row["with"] for row in rows], speeds, height=0.62, color=BLUE, lw=0)
-    for y, (row, speed) in enumerate(zip(rows, speeds, strict=True)):
-        busy = f"{row['busy'] * 100:.0f} % busy"
-        beside(axes, (speed, y), f"{speed}", (-4, 0), ha="right", color=PAPER)
-        beside(axes, (speed, y), busy, (5, 0))
-        said.append(f"{row['with']} {speed} samples/s {busy}")
-    axes.set(xlim=(0, 80), xlabel="samples/s (4 GPUs)")
-    axes.invert_yaxis()
-    gain = speeds[-1] / speeds[0]
-    axes.set_title(f"U-Net: all parts together, {gain:.1f} ×", fontsize=11)
-    return f"U-Net on 4 GPUs: {', '.join(said)}"
+def _draw_one_partition(axes: Axes, speeds: Mapping[str, _Row]) -> str:
+    """Draw how many times as long a row takes in one partition as in the plain layers; say it."""
+    found = {name: row["baseline"] / row["partitions"]["1"] for name, row in speeds.items()}
+    chunks = {row["one_partition"]["micro_batches"] for row in speeds.values()}
+    (m,) = chunks
+    half = time_of_recompute(2.0, (m - 1) / m)
+    everything = time_of_recompute(2.0)
+    bars(axes, [half] * len(found), list(found.values()), BLUE, across=True, write="".format)
+    for place, ratio in enumerate(found.values()):
+        beside(axes, (ratio, place), f"{ratio:.3f} ×", (-6, 0), ha="right", color=PAPER)
+    axes.axvline(everything, color=MUTED, lw=1.6, ls=(0, (3, 2)))
+    beside(axes, (everything, -0.55), f"always: {everything:.2f} ×", (5, 0), fontsize=9, color=MUTED)
+    axes.set_yticks(range(len(found)), list(found))
+    axes.set(xlim=(0, 2.1), ylim=(len(found) - 0.3, -0.75))
+    axes.set_xlabel("time of a row, × plain layers")
+    axes.set_title(f"one partition, m = {m}, except_last", fontsize=11)
+    told = ", ".join(f"{name} {ratio:.3f}" for name, ratio in found.items())
+    return f"One partition of two micro-batches takes {told} times as long as plain layers; {half:.3f} is predicted"

@@ -1,4 +1,4 @@
-"""What answers of notebook 12 are tried with: nested models, and pipelines on layers that note who computes what.
+"""What a MiniGPipe of notebook 12 is tried with: pipelines on layers that note who computes what, and when.
 
 A reader's pipeline runs in a thread of its own that is given up after a while. Its layers note when and in which thread
 they compute, and wait for the other tasks of their clock.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from threading import Barrier, BrokenBarrierError, Thread, current_thread
@@ -20,83 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from support import built
-from support.kit.raised import in_case
+from support.kit.raised import in_case, named
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
-
-# ---- exercise 1: flatten_sequential
-
-
-class _Doubled(nn.Sequential):
-    """A Sequential with a forward of its own: it is more than its layers."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return what the layers make of the input, twice."""
-        return 2 * super().forward(input)
-
-
-class _Residual(nn.Module):
-    """A layer that has a Sequential inside, and does more with it."""
-
-    def __init__(self, inside: nn.Sequential) -> None:
-        super().__init__()
-        self.inside = inside
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add the input to what the inside makes of it."""
-        return x + self.inside(x)  # type: ignore[no-any-return]
-
-
-def nested() -> Iterator[tuple[str, nn.Sequential, list[nn.Module]]]:
-    """Yield Sequentials: what they are, the module, and its layers when it is flat."""
-    a, b, c, d = (nn.Linear(4, 4) for _ in range(4))
-    relu = nn.ReLU()
-    yield "two layers, nothing nested", nn.Sequential(a, relu), [a, relu]
-    yield "a Sequential among layers", nn.Sequential(a, nn.Sequential(relu, b), c), [a, relu, b, c]
-    inner = nn.Sequential(nn.Sequential(a, relu), nn.Sequential(b, nn.Sequential(c)))
-    yield "Sequentials three levels deep", nn.Sequential(inner, d), [a, relu, b, c, d]
-    residual = _Residual(nn.Sequential(a, relu, b))
-    yield "a residual layer, which has a Sequential inside", nn.Sequential(residual, c), [residual, c]
-    yield (
-        "one ReLU object in three places",
-        nn.Sequential(nn.Sequential(a, relu), b, relu, c, relu),
-        [*(a, relu, b, relu, c, relu)],
-    )
-    doubled = _Doubled(a, relu)
-    yield "a subclass of Sequential with a forward of its own", nn.Sequential(doubled, b), [doubled, b]
-    yield "an empty Sequential between two layers", nn.Sequential(a, nn.Sequential(), b), [a, b]
-
-
-def fault_of_flatten(answer: Callable[[nn.Sequential], Any]) -> str:
-    """Compare the layers, model by model: the same objects, in the same order."""
-    for what, module, layers in nested():
-        before = [*module.modules()]
-        with in_case(f"for {what}"):
-            flat = answer(module)
-        if [*module.modules()] != before:
-            return f"for {what}, the given module was changed: make a new nn.Sequential."
-        fault = _fault_of_layers(flat, layers)
-        if fault:
-            return f"for {what}, {fault}."
-    return ""
-
-
-def _fault_of_layers(flat: Any, layers: list[nn.Module]) -> str:
-    if flat is None:
-        return f"your function {NO_RETURN}"
-    if not isinstance(flat, nn.Sequential):
-        return f"an nn.Sequential is expected, not {type(flat).__name__}"
-    found = [*flat]
-    if len(found) == len(layers) and all(x is y for x, y in zip(found, layers, strict=True)):
-        return ""
-    mine = [type(x).__name__.lstrip("_") for x in found]
-    right = [type(x).__name__.lstrip("_") for x in layers]
-    if mine == right:
-        return "these are copies: the layers must be the same objects, or their weights are not"
-    return f"{right} is expected, yours has {mine}"
-
-
-# ---- exercise 2: MiniGPipe
 
 
 @dataclass
@@ -108,7 +34,7 @@ class Watch:
     partitions: int
     before: set[Thread]  # that ran before forward
     patience: float  # seconds until a task that waits for its neighbours counts as alone
-    error: BaseException | None = None
+    error: Exception | None = None
     caller: Thread | None = None
     workers: list[Thread] = field(default_factory=list)  # in the order of their start
     rows: set[tuple[int, int]] = field(default_factory=set)
@@ -153,15 +79,24 @@ class _Layer(nn.Module):
         self.weight = nn.Parameter(torch.randn(4, 4, generator=generator, dtype=torch.float64) / 2)
         self.watch: tuple[Watch, int] | None = None  # and the partition that this is the first layer of
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute; note it, if it is watched."""
-        mask = torch.tensor([0.0, 1, 1, 1], dtype=x.dtype)
-        y = x + torch.tanh(x @ self.weight) * mask
-        if self.watch is not None:
+    def forward(self, x: Any) -> Any:
+        """Compute; note it, if it is watched. Of a tuple the second tensor, numbers of rows, is passed on."""
+        if isinstance(x, tuple):
+            return self.computed(x[0]), x[1]
+        return self.computed(x)
+
+    def computed(self, x: Tensor) -> Tensor:
+        """Compute with one tensor."""
+        i = j = -1
+        if (
+            self.watch is not None
+        ):  # noted first: what is computed again may end with the last tensor that is needed
             watch, j = self.watch
             i = watch.note(j, x.detach())
-            if y.requires_grad and torch.is_grad_enabled():
-                y.register_hook(lambda gradient: watch.went_back.append((i, j)))
+        mask = torch.tensor([0.0, 1, 1, 1], dtype=x.dtype)
+        y = x + torch.tanh(x @ self.weight) * mask
+        if self.watch is not None and y.requires_grad and torch.is_grad_enabled():
+            y.register_hook(lambda gradient: watch.went_back.append((i, j)))
         return y
 
 
@@ -174,6 +109,7 @@ class Case:
     chunks: int
     mode: str
     special: str = ""  # "input": wants a gradient; "numbers": autograd's are turned round; "error"; "no_grad"
+    nest: bool = False  # the batch is a tuple: rows, and an integer for each
 
     def __str__(self) -> str:
         extra = {
@@ -181,9 +117,10 @@ class Case:
             "error": ", a layer raises",
             "no_grad": ", in torch.no_grad()",
         }
+        nest = ", x a tuple of rows and their numbers (integers)" if self.nest else ""
         return (
             f"balance {list(self.balance)}, {self.rows} rows, chunks={self.chunks}, {self.mode!r}"
-            f"{extra.get(self.special, '')}"
+            f"{extra.get(self.special, '')}{nest}"
         )
 
     @property
@@ -206,7 +143,9 @@ CASES = [
     Case((3, 1, 2), 7, 3, "never"),
     Case((1, 1, 1, 1), 8, 4, "never", "input"),
     Case((1, 3), 6, 3, "always"),
+    Case((1, 2), 6, 3, "never", nest=True),
     Case((2, 1), 8, 4, "always", "numbers"),
+    Case((1, 1), 8, 4, "always", "numbers", nest=True),
     Case((2, 1, 1), 7, 4, "except_last", "input"),
     Case((1, 1), 3, 8, "except_last"),
     Case((1, 1), 1, 4, "except_last"),
@@ -217,19 +156,24 @@ Pipe: TypeAlias = Callable[..., Any]
 
 
 #: What an exception means, by words of its text.
-MEANINGS_OF_A_PIPELINE = {"tuple": "`scatter` makes tuples: take the one tensor out of each."}
+MEANINGS_OF_A_PIPELINE = {"'inside'": "A Checkpoint went backward, and no Recompute had left it an inside."}
 
 
-def fault_of_pipeline(answer: Pipe, patience: float) -> str:
-    """Run one case after the other; a whole pipeline may take so many seconds, a task a quarter of it."""
-    for case in CASES:
-        fault = _fault_of_case(answer, case, patience)
+def fault_of_pipeline(
+    answer: Pipe, patience: float, cases: Sequence[Case] = tuple(CASES), asks: bool = True
+) -> str:
+    """Run one case after the other; a whole pipeline may take so many seconds, a task a quarter of it.
+
+    asks: it asks its method `layer` what computes a pair.
+    """
+    for case in cases:
+        fault = _fault_of_case(answer, case, patience, asks)
         if fault:
             return f"with {case}: {fault}{'' if fault.endswith('?') else '.'}"
     return ""
 
 
-def _fault_of_case(answer: Pipe, case: Case, patience: float) -> str:
+def _fault_of_case(answer: Pipe, case: Case, patience: float, asks: bool) -> str:
     watch = case.watch(patience / 4)
     layers = [_Layer(seed) for seed in range(sum(case.balance))]
     for j, first in enumerate([*accumulate(case.balance, initial=0)][:-1]):
@@ -241,7 +185,7 @@ def _fault_of_case(answer: Pipe, case: Case, patience: float) -> str:
     def work() -> None:
         watch.caller = current_thread()
         watch.before.add(watch.caller)
-        said.append(_run(answer, case, watch, layers))
+        said.append(_run(answer, case, watch, layers, asks))
 
     with Aside(work) as aside:
         if not aside.over(patience):
@@ -255,34 +199,45 @@ def _fault_of_case(answer: Pipe, case: Case, patience: float) -> str:
     return said[0]
 
 
-def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer]) -> str:
+def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: bool) -> str:
     is_the_default = case.mode == "except_last" and not case.special
     mode = [] if is_the_default else [case.mode]
     model = answer(nn.Sequential(*layers), [*case.balance], case.chunks, *mode)
     fault = _fault_of_parts(model, case, layers)
     if fault:
         return fault
+    asked = _asking(model) if asks else None
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(case.rows, 4, generator=generator, dtype=torch.float64)
     x[:, 0] = torch.arange(case.rows)
     wants = case.special == "input"
     given = x.clone().requires_grad_(wants)
     twin = x.clone().requires_grad_(wants)
+    numbers = torch.arange(case.rows)
     try:
         with torch.set_grad_enabled(case.special != "no_grad"):
-            output = model(given)
-    except ArithmeticError as error:
+            output = model((given, numbers) if case.nest else given)
+    except Exception as error:
         if error is watch.error:
             return ""
-        raise
+        if case.special != "error":
+            raise
+        return f"a layer's error is lost: the caller gets another exception in its place: {named(error)}"
     if case.special == "error":
         return "the error of a layer does not reach the caller"
+    if case.nest:
+        if not isinstance(output, tuple) or len(output) != 2:
+            return f"the layers return a tuple of two tensors, and forward {_told(output)}"
+        output, passed = output
+        if not torch.equal(passed, numbers):
+            return f"the numbers of the rows come out as {passed.tolist()}, not as {numbers.tolist()}"
     twins = [_Layer(seed) for seed in range(len(layers))]
     expected = nn.Sequential(*twins)
     right = torch.cat([expected(part) for part in twin.split(case.sizes)])
     fault = (
         _fault_of_output(case, watch, output, right, given, x, wants)
         or _fault_of_workers(case, watch)
+        or _fault_of_asking(case, asked)
         or _fault_of_graph(case, output)
     )
     if fault or case.special == "no_grad":
@@ -296,6 +251,38 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer]) -> str:
     if fault or not wants:
         return fault
     return _apart(given.grad, twin.grad, "the input")
+
+
+def _told(output: object) -> str:
+    return NO_RETURN if output is None else f"returned {type(output).__name__}"
+
+
+def _asking(model: Any) -> list[tuple[int, int]]:
+    """Let a pipeline note for which pairs it asks its method `layer`; return the list that is going to hold them."""
+    asked: list[tuple[int, int]] = []
+    inside = model.layer
+
+    def layer(i: int, j: int) -> Any:
+        asked.append((i, j))
+        return inside(i, j)
+
+    model.layer = layer
+    return asked
+
+
+def _fault_of_asking(case: Case, asked: list[tuple[int, int]] | None) -> str:
+    """Say whether a pair was not asked for, or more than once."""
+    if asked is None:
+        return ""
+    pairs = [(i, j) for i in range(len(case.sizes)) for j in range(len(case.balance))]
+    if sorted(asked) == pairs:
+        return ""
+    times = Counter(asked)
+    i, j = next(pair for pair in [*pairs, *asked] if times[pair] != 1 or pair not in pairs)
+    return (
+        f"forward asked self.layer({i}, {j}) {times[i, j]} ×, not once: what computes micro-batch {i} in partition {j} "
+        "is for `layer` to say"
+    )
 
 
 def _fault_of_parts(model: Any, case: Case, layers: list[_Layer]) -> str:
@@ -320,10 +307,7 @@ def _fault_of_graph(case: Case, output: Tensor) -> str:
     if output.requires_grad and not wanted:
         return "the output has a graph although gradients are off"
     if wanted and not output.requires_grad:
-        why = "a checkpoint needs an input that requires grad, as my_checkpoint makes it"
-        if case.mode == "never":
-            why = "is it detached on the way?"
-        return f"the output has no graph: {why}"
+        return "the output has no graph: is it detached on the way?"
     return ""
 
 
@@ -338,7 +322,7 @@ def _fault_of_output(
     if output is None:
         return f"forward {NO_RETURN}"
     if not isinstance(output, Tensor):
-        return f"forward must return one tensor, not {type(output).__name__}"
+        return f"the layers return a tensor, and forward {_told(output)}"
     if given.requires_grad is not wanted or not torch.equal(given.detach(), x):
         return "the caller's batch was changed: it belongs to him, make a new tensor"
     wanted_rows = {*zip(watch.starts, case.sizes, strict=True)}
@@ -346,7 +330,9 @@ def _fault_of_output(
         sizes = [size for _, size in sorted(watch.rows)]
         return f"the partitions computed micro-batches of {sizes} rows; scatter makes {case.sizes}"
     if output.shape != right.shape:
-        return f"the output has shape {[*output.shape]}, not {[*right.shape]}; gather wants a list of tuples, one each"
+        return (
+            f"the output has shape {[*output.shape]}, not {[*right.shape]}; is it gathered along dimension 0?"
+        )
     if not torch.allclose(output, right):
         return (
             "the output is not that of the layers, one micro-batch after the other. Does each task bind its own "
@@ -412,9 +398,9 @@ def _fault_of_backward(case: Case, watch: Watch, layers: list[_Layer], twins: li
             order = [i for i, k in watch.went_back if k == j]
             if order != sorted(order, reverse=True):
                 return (
-                    "the outcome is right, but nothing in the graph holds backward to its order. When the check "
+                    "the outcome is right, but the graph does not hold every partition to its order. When the check "
                     f"turned autograd's sequence numbers round, partition {j} went back through micro-batches "
-                    f"{', '.join(map(str, order))}; tied by fence (or depend) before each task takes its input, it is "
+                    f"{', '.join(map(str, order))}; tied before each task takes its input, it is "
                     f"{', '.join(map(str, sorted(order, reverse=True)))}"
                 )
     return ""

@@ -1,16 +1,24 @@
 """What is particular about the checks of notebook 12; what all exercises have in common is in test_detectors."""
 
 from functools import partial
+from itertools import accumulate
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
-from lib.pipeline import flatten_sequential
+from lib.pipeline import Task, flatten_sequential
+from lib.pipeline.balance import partition
+from lib.runtime.device import current_stream
 from support import built
 from support.kit.mistakes import edited
 from support.n12 import checks as n12
-from support.n12.solved import MiniGPipe
+from support.n12 import trials
+from support.n12.given import Partitioned, copy_between, drawing_from, tie, wait_between, with_checkpoint
+from support.n12.solved import MiniGPipe, Numbers, make_task, run_pipeline
+
+# ---- exercise 1
 
 
 def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_told():
@@ -39,67 +47,278 @@ def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_t
     assert "an nn.Sequential is expected, not list" in n12.check_flatten(list).message
 
 
-DEPENDS = edited(
-    MiniGPipe,
-    ("                fence(clock, batches, lambda x, j: x)\n", ""),
-    (
-        "for i, j in clock:\n                    layer",
-        "for i, j in clock:\n                    i and depend(batches, i)\n                    layer",
-    ),
-    names={"depend": built.depend},
+# ---- exercise 2
+
+
+def by_limit(costs, n):
+    """Ask of each sum of neighbours, in rising order, whether partitions no dearer than it are few enough."""
+    sums = sorted({sum(costs[a:b]) for a in range(len(costs)) for b in range(a + 1, len(costs) + 1)})
+    for limit in sums:
+        sizes = []
+        total = limit + 1
+        for at, cost in enumerate(costs):
+            left = len(costs) - at
+            if not sizes or (total + cost > limit) or left == n - len(sizes):
+                sizes.append(0)
+                total = 0
+            sizes[-1] += 1
+            total += cost
+        if len(sizes) == n and max(n12_sums(costs, sizes)) <= limit:
+            return sizes
+    raise AssertionError
+
+
+def n12_sums(costs, sizes):
+    rest = list(costs)
+    for size in sizes:
+        yield sum(rest[:size])
+        del rest[:size]
+
+
+def test_a_search_for_the_limit_and_libs_own_cut_pass_too():
+    assert n12.check_cut(by_limit)
+    assert n12.check_cut(partition)
+    assert n12.check_cut(lambda costs, n: tuple(partition(costs, n)))
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (lambda costs, n: partition(costs, n)[:-1], "partitions are expected, and"),
+        (lambda costs, n: [*partition(costs, n), 1][1:], "the slowest partition of"),
+        (lambda costs, n: [len(costs)] + [0] * (n - 1), "every partition has a layer at least"),
+        (lambda costs, n: [float(size) for size in partition(costs, n)], "a list of 2 numbers of layers is expected"),
+        (lambda costs, n: [size + 1 for size in partition(costs, n)], "there are 4 layers, and"),
+        (lambda costs, n: (partition(costs, n), costs.clear())[0], "the list of costs was changed"),
+    ],
 )
+def test_other_wrong_cuts_are_told_what_is_seen(answer, says):
+    verdict = n12.check_cut(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+def test_who_tries_all_cuts_is_told_that_nothing_came_back(monkeypatch):
+    monkeypatch.setattr(n12, "PATIENCE", 0.3)
+
+    def waits_for_ever(costs, n):
+        while len(costs) == 60:
+            pass
+        return partition(costs, n)
+
+    assert "nothing has come back after 0.3 seconds" in n12.check_cut(waits_for_ever).message
+
+
+# ---- exercise 3
+
+
+class AllTiesFirst(Partitioned):
+    """Tie the whole clock first, and make the tasks behind it, the last partition first."""
+
+    def __init__(self, layers, balance, chunks, checkpoint="except_last"):
+        super().__init__()
+        rest = list(layers)
+        self.partitions = nn.ModuleList()
+        for size in balance:
+            self.partitions.append(nn.Sequential(*rest[:size]))
+            rest = rest[size:]
+        self.chunks = chunks
+        self.kept = {"always": 0, "except_last": 1, "never": chunks + 1}[checkpoint]
+
+    def forward(self, x):
+        batches = built.scatter(x, self.chunks)
+        m = len(batches)
+        n = len(self.partitions)
+        with built.spawn_workers([torch.device("cpu")] * n) as queues:
+            for k in range(m + n - 1):
+                clock = [(k - j, j) for j in range(n) if 0 <= k - j < m]
+                for i, _ in clock:
+                    if i:
+                        tie(batches, i)
+                tasks = {j: built.Task(None, compute=self.pair(batches[i], i, j, m)) for i, j in clock[::-1]}
+                for j, batch in built.run_clock(tasks, *queues).items():
+                    batches[k - j] = batch
+        return built.gather(batches)
+
+    def pair(self, x, i, j, m):
+        again = i < m - self.kept
+        return partial(with_checkpoint, self.layer(i, j), x) if again else partial(self.layer(i, j), x)
 
 
 def test_a_pipeline_with_another_order_of_lines_passes():
-    """Depend in place of fence; or all tasks behind the fence of the whole clock, the last partition first."""
-
-    class Reversed(MiniGPipe):
-        def forward(self, x):
-            batches = [part for (part,) in built.scatter((x,), self.chunks)]
-            m = len(batches)
-            n = len(self.partitions)
-            stop = {"always": m, "except_last": m - 1, "never": 0}[self.checkpoint]
-
-            def layer(i, j):
-                return partial(built.my_checkpoint, self.partitions[j]) if i < stop else self.partitions[j]
-
-            with built.spawn_workers([torch.device("cpu")] * n) as queues:
-                for clock in built.clock_cycles(m, n):
-                    built.fence(clock, batches, lambda x, j: x)
-                    backwards = clock[::-1]
-                    tasks = {j: built.Task(None, compute=partial(layer(i, j), batches[i])) for i, j in backwards}
-                    done = built.run_clock(tasks, *queues)
-                    for i, j in clock:
-                        batches[i] = done[j]
-            return torch.cat(batches)
-
-    assert n12.check_mini(DEPENDS)
-    assert n12.check_mini(Reversed)
+    assert n12.check_mini(AllTiesFirst)
 
 
 @pytest.mark.parametrize(
     "old, new, says",
     [
         ("run_clock(tasks, *queues)", "{j: queues[1][j].get() for j in tasks}", "it does not come back"),
-        ("gather([(batch,) for batch in batches])[0]", "batches", "forward must return one tensor, not list"),
-        ("gather([(batch,) for batch in batches])[0]", "None", "forward returned None"),
-        (
-            "(batch,) for batch in batches",
-            "(batch,) for batch in batches[::-1]",
-            "the output is not that of the layers",
-        ),
+        ("return gather(batches)", "return batches", "the layers return a tensor, and forward returned list"),
+        ("return gather(batches)", "return None", "forward returned None"),
+        ("return gather(batches)", "return gather(batches[::-1])", "the output is not that of the layers"),
         ("for size in balance)", "for size in balance[::-1])", "model.partitions should hold"),
         ("for size in balance)", "for size in balance[:1])", "or do layers lie in no partition?"),
         ('[torch.device("cpu")] * n', '[torch.device("cpu")]', "your code raised IndexError"),
-        (
-            "[part for (part,) in scatter((x,), self.chunks)]",
-            "[x]",
-            "micro-batches of [6] rows; scatter makes [2, 2, 2]",
-        ),
+        ("scatter(x, self.chunks)", "[x]", "micro-batches of [6] rows; scatter makes [2, 2, 2]"),
+        ("self.layer(i, j)", "(self.layer(i, j), self.layer(i, j))[0]", "asked self.layer(0, 0) 2 ×, not once"),
     ],
 )
 def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, old, new, says):
-    monkeypatch.setattr(n12, "PATIENCE", 1.5)  # the right ones never wait for long, a wrong one waits for ever
+    monkeypatch.setattr(n12, "PATIENCE", 4.0)  # the right ones never wait for long, a wrong one waits for ever
     verdict = n12.check_mini(edited(MiniGPipe, (old, new)))
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+@pytest.mark.parametrize(
+    "balance, rows, mode", [((2, 1), 4, "always"), ((1, 1, 1), 6, "except_last"), ((1, 2), 8, "never")]
+)
+def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_notebook_says(balance, rows, mode):
+    case = trials.Case(balance, rows, rows, mode)
+    watch = case.watch(20.0)
+    layers = [trials._Layer(seed) for seed in range(sum(balance))]
+    for j, first in enumerate(accumulate(balance, initial=0)):
+        if j < len(balance):
+            layers[first].watch = watch, j
+    untied = edited(MiniGPipe, ("tie(batches, i)", "pass"))
+    assert trials._run(untied, case, watch, layers, asks=True) == ""
+    for j in range(len(balance)):
+        assert [i for i, k in watch.went_back if k == j] == [*range(rows)][::-1]
+
+
+def test_a_tie_takes_the_tensor_of_a_nest_that_can_have_a_gradient():
+    weight = torch.ones(2, requires_grad=True)
+    batches = [(torch.arange(2), weight * 2), (torch.arange(2), weight * 3)]
+    tie(batches, 1)
+    assert [name(x) for batch in batches for x in batch] == ["", "MyForkBackward", "", "MyJoinBackward"]
+    assert [leaf.tolist() for leaf in tree_leaves(batches)] == [[0, 1], [2, 2], [0, 1], [3, 3]]
+
+
+def name(x):
+    return "" if x.grad_fn is None else x.grad_fn.name().split("::")[-1]
+
+
+# ---- exercise 4
+
+
+def by_counting(m, n):
+    """Number the pairs from a base that the process's generator gives: no table."""
+    base = int(torch.randint(2**60, ()))
+
+    class Own:
+        def __init__(self, layer, number):
+            self.layer = layer
+            self.number = number
+
+        def __call__(self, x):
+            generator = torch.Generator()
+            generator.manual_seed(base + self.number)
+            with drawing_from(generator):
+                return self.layer(x)
+
+    return type("Pairs", (), {"wrap": lambda _, layer, i, j: Own(layer, i * n + j)})()
+
+
+def test_numbers_that_are_counted_from_a_base_pass():
+    class Counted:
+        def __init__(self, m, n):
+            self.pairs = by_counting(m, n)
+
+        def wrap(self, layer, i, j):
+            return self.pairs.wrap(layer, i, j)
+
+    assert n12.check_numbers(Counted)
+
+
+def test_the_check_leaves_torchs_generator_as_it_was():
+    before = torch.get_rng_state()
+    n12.check_numbers(Numbers)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ("return run", "return run(torch.ones(64))", "wrap is to return a function of x, not Tensor"),
+        ("return run", "return None", "wrap returned None"),
+        ("return layer(x)", "return x", "the layer was never called"),
+        ("return layer(x)", "return layer(x) * 2", "the output is not that of the layer"),
+        ("[i][j]", "[0][0]", "micro-batch 0 in partition 0 and micro-batch 0 in partition 1 draw the same mask; 12"),
+        ("self.seeds[i][j]", "self.seeds[0][0] + 3 * i + j", "micro-batch 0 in partition 3 and micro-batch 1"),
+        (
+            "with drawing_from(torch.Generator().manual_seed(self.seeds[i][j])):",
+            "if True:",
+            "the call has moved the generator of the whole process",
+        ),
+        ("return layer(x)", "return layer(x, i)", "your code raised TypeError"),
+    ],
+)
+def test_other_wrong_numbers_are_told_what_is_seen(old, new, says):
+    verdict = n12.check_numbers(edited(Numbers, (old, new)))
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+# ---- exercise 5
+
+
+def run_without_finalize(batches, partitions, devices, copy_streams, stop, queues):
+    """Do behind the clock, in this thread, what the solution does in finalize; tie behind the copies."""
+    n = len(partitions)
+    for clock in built.clock_cycles(len(batches), n):
+        tasks = {}
+        kept = {}
+        for i, j in clock:
+            if j:
+                x = copy_between(copy_streams[j - 1][i], copy_streams[j][i], batches[i])
+                batches[i] = wait_between(copy_streams[j][i], current_stream(devices[j]), x)
+        for i, _ in clock:
+            if i:
+                built.depend(batches, i)
+        for i, j in clock:
+            kept[i] = ({}, partitions[j], batches[i])
+            phony = torch.empty(0, device=devices[j], requires_grad=True)
+            work = partial(partitions[j], batches[i])
+            if i < stop:
+                work = partial(built.MyTwoNodeCheckpoint.apply, phony, *kept[i])
+            tasks[j] = Task(current_stream(devices[j]), compute=work, finalize=None)
+        done = built.run_clock(tasks, *queues)
+        for i, j in clock:
+            y = done[j]
+            if j < n - 1:
+                y = wait_between(current_stream(devices[j]), copy_streams[j][i], y)
+            batches[i] = built.my_tie(y, *kept[i]) if i < stop else y
+
+
+def test_a_pipeline_that_finishes_behind_the_clock_passes():
+    assert n12.check_pipeline(run_without_finalize)
+
+
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ("batches[i] = done[j][0]", "batches[i] = done[j][0].detach()", "is it detached on the way?"),
+        ("batches[i] = done[j][0]", "batches[i] = done[j]", "AttributeError"),
+        ("[layer(x)]", "layer(x)", "the output has shape"),
+        ("copy_streams[j][i] if j", "copy_streams[j][0] if j", "races"),
+        (
+            "wait_between(copy_streams[j][i], stream,",
+            "wait_between(stream, copy_streams[j][i],",
+            "in forward `mm` in the compute stream",
+        ),
+        ("if j > 0:\n                batches[i] = copy", "if j > 1:\n                batches[i] = copy", "same device"),
+        (
+            "shared = {}\n",
+            "shared = {}\n    again = again and layer is None\n",
+            "was computed 1 × in partition 0, not 2",
+        ),
+        ("for clock in clock_cycles(m, n):", "for clock in clock_cycles(m, n)[:-1]:", "is still the input"),
+        ("for clock in clock_cycles(m, n):", "for clock in []:", "batches[0] is still the input"),
+        ("device=x.device, requires_grad=True", "device=x.device", "the output has no graph"),
+    ],
+)
+def test_other_wrong_ways_through_the_streams_are_told_what_is_seen(monkeypatch, old, new, says):
+    monkeypatch.setattr(n12, "PATIENCE", 4.0)
+    verdict = n12.check_pipeline(edited((make_task, run_pipeline), (old, new))[1])
     assert verdict.status == "wrong"
     assert says in verdict.message

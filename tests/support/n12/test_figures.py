@@ -54,6 +54,25 @@ def test_the_published_speeds_follow_from_the_throughputs_and_the_figure_names_i
     assert n12.ideal(8, 1) == 1.0
     text = alt_text(n12.draw_published(record))
     assert all(words in text for words in ("not measured here", "2004.09910", "Tesla P40"))
+    assert "73 to 96 % of what the clocks allow, in a unit that recomputes all" in text
+    assert "U-Net 1.165, ResNet-101 1.172 times as long as plain layers; 1.167 is predicted" in text
+    modes = {row["micro_batches"]: row["checkpoint"] for row in record["amoebanet"]}
+    assert modes == {1: "always", 4: "except_last", 32: "except_last"}
+
+
+def test_the_speeds_on_devices_stand_between_two_predictions_and_the_best_m_is_named():
+    ms = (1, 2, 4)
+    seconds = [[0.004, 0.008], [0.001, 0.001], [0.016, 0.032], [0.010, 0.020], [0.007, 0.021]]
+    text = alt_text(n12.draw_speeds(seconds, ms, "a device"))
+    assert "forward is fastest with m = 4, backward is fastest with m = 2. On a device." in text
+    assert "m = 2: 10.0 and 20.0 ms" in text
+
+
+def test_what_a_mode_holds_is_told_and_how_far_the_peaks_are_apart():
+    found = {"never": [5.0, 5.4], "except_last": [1.5, 1.9], "always": [1.0, 2.0]}
+    text = alt_text(n12.draw_held(found, 8, 5.0))
+    assert "the peaks of always and except_last are 0.10 E apart" in text
+    assert "always 1.00 E after forward, 2.00 E at most" in text
 
 
 def test_the_fastest_way_is_named_or_that_none_gains_and_equal_losses_are_called_so():

@@ -1,0 +1,71 @@
+"""What notebook 12 shows of four devices, from its recording: the laws of time, and what each mode holds."""
+
+import inspect
+import json
+
+import pytest
+
+from support import recordings
+from support.devices import InPlaceOfADevice
+from support.n12 import on_device
+from support.n12.balance import clock_by_clock, held_after_forward, held_at_most, launched_ahead, time_of_recompute
+from tools.project import ROOT
+
+NOTEBOOK = json.loads((ROOT / "notebooks" / "12_gpipe.ipynb").read_text(encoding="utf-8"))
+INSIDE = 5
+
+
+@pytest.fixture
+def recorded():
+    return InPlaceOfADevice(recordings.load("four_devices"), on_device)
+
+
+@pytest.mark.parametrize("flops", on_device.SPEEDS)
+def test_the_recorded_forward_is_nearer_to_launches_ahead_than_to_clocks_that_wait(recorded, flops):
+    (f, _), (o, _), *forward = recorded.run(on_device.speeds, flops, on_device.MS)
+    rows = list(zip(on_device.MS, (seconds for seconds, _ in forward), strict=True))
+    off = {law: sum(abs(law(m, 4, f, o) - seconds) for m, seconds in rows) for law in (launched_ahead, clock_by_clock)}
+    assert off[launched_ahead] < off[clock_by_clock]
+    best = min(rows, key=lambda row: row[1])[0]
+    assert f / o / 2.5 < best < 2.5 * f / o
+
+
+def test_faster_devices_want_fewer_micro_batches(recorded):
+    best = []
+    for flops in on_device.SPEEDS:
+        forward = [row[0] for row in recorded.run(on_device.speeds, flops, on_device.MS)[2:]]
+        best.append(on_device.MS[forward.index(min(forward))])
+    assert best[0] > best[1]
+
+
+def test_the_laws_agree_where_the_host_costs_nothing_and_part_where_it_does():
+    assert clock_by_clock(8, 4, 16.0, 0.0) == launched_ahead(8, 4, 16.0, 0.0) == 22.0
+    assert clock_by_clock(8, 4, 16.0, 1.0) == 33.0
+    assert launched_ahead(8, 4, 16.0, 1.0) == 22.0
+    assert launched_ahead(32, 4, 16.0, 1.0) == 35.0
+    assert round(time_of_recompute(2.0), 2) == 1.33
+    assert round(time_of_recompute(2.0, 0.5), 2) == 1.17
+
+
+@pytest.mark.parametrize("m", [8, 16])
+def test_the_recorded_devices_hold_what_the_formulas_say_and_one_peak_in_both_modes(recorded, m):
+    found = {mode: recorded.run(on_device.held_on_device, mode, m) for mode in on_device.MODES}
+    for mode, (after, peak) in found.items():
+        assert after == pytest.approx(held_after_forward(mode, m, INSIDE), abs=0.02)
+        assert 0 < peak - held_at_most(mode, m, INSIDE) < 8 / m
+    assert abs(found["always"][1] - found["except_last"][1]) < 4 / m
+    assert held_at_most("always", m, INSIDE) == held_at_most("except_last", m, INSIDE)
+
+
+def test_yours_and_libs_equal_the_plain_layers_in_the_recording(recorded):
+    assert max(recorded.run(on_device.apart, 4)) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "function",
+    [on_device.found_by, on_device.apart, on_device.pipe_seconds, on_device.speeds, on_device.held_on_device],
+)
+def test_the_notebook_has_the_functions_of_its_room_line_by_line(function):
+    shown = {line.strip() for cell in NOTEBOOK["cells"] for line in "".join(cell["source"]).splitlines()}
+    own = [line.strip() for line in inspect.getsource(function).splitlines()]
+    assert [line for line in own if line and line not in shown] == []

@@ -38,9 +38,10 @@ OnGPU = Callable[..., Tensor]
 class RealStreams(Accelerator):
     """A torch device by the names that a PretendGPU has: lib's, and those that programs of a notebook need besides."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, memory: int | None = None) -> None:
         super().__init__(device)
         self.is_simulated = device.type == SIMULATED_KIND
+        self.memory = memory
 
     def __str__(self) -> str:
         return recordings.SIMULATED if self.is_simulated else device_name(self.device)
@@ -77,13 +78,13 @@ class RealStreams(Accelerator):
         """Let copies from and to the host take time. Only a simulated device can: on CUDA they are as fast as ever."""
         self.synchronize()
         if self.is_simulated:
-            start(1, host_link=Link(bandwidth=bandwidth))
+            start(1, memory=self.memory, host_link=Link(bandwidth=bandwidth))
         try:
             yield
         finally:
             self.synchronize()
             if self.is_simulated:
-                start(1)
+                start(1, memory=self.memory)
 
 
 class InPlaceOfADevice:
@@ -156,23 +157,35 @@ def started() -> RealStreams | None:
     return _started
 
 
-def start_device(recording: str) -> RealStreams | InPlaceOfADevice:
+def _limit_cuda(memory: int) -> None:
+    """Let torch's allocator have so many bytes beside what CUDA's libraries took for a first product of matrices."""
+    ones = torch.ones(64, 64, device="cuda")
+    torch.mm(ones, ones)
+    allowed = torch.cuda.memory_reserved() + memory
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total))
+
+
+def start_device(recording: str, memory: int | None = None) -> RealStreams | InPlaceOfADevice:
     """Return a device on which streams really run, and print what it is; where there is none, what was recorded.
 
-    The first time on a machine the simulated device is built, which takes 20 to 60 seconds. Raises FileNotFoundError
-    where there is neither a device nor a recording of that name.
+    memory: bytes beyond which torch.OutOfMemoryError is raised; None: what there is. The first time on a machine the
+    simulated device is built, which takes 20 to 60 seconds. Raises FileNotFoundError where there is neither a device
+    nor a recording of that name.
     """
     global _started
     if torch.cuda.is_available():
-        _started = RealStreams(torch.device("cuda"))
+        if memory is not None:
+            _limit_cuda(memory)
+        _started = RealStreams(torch.device("cuda"), memory)
     else:
         try:
-            start(1)
+            start(1, memory=memory)
         except (BuildError, RuntimeError) as error:
             reason = str(error).splitlines()[0].split(". ")[0]
             record = recordings.load(recording)
             print(f"Nothing can run on a device here: {reason}.\n{recordings.provenance(record)}")
             return InPlaceOfADevice(record, recordings.module_of(recording))
-        _started = RealStreams(torch.device(SIMULATED_KIND, 0))
+        _started = RealStreams(torch.device(SIMULATED_KIND, 0), memory)
     print(f"Streams really run here, on {_started}.")
     return _started

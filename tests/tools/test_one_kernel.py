@@ -117,20 +117,21 @@ def test_the_notebook_whose_kernel_is_asked_for_is_known(monkeypatch, tmp_path):
         assert one.notebook == tmp_path / "solution.ipynb"
 
 
-def test_a_device_is_started_by_notebooks_01_09_and_13_alone_and_by_their_solutions_if_they_need_one():
+def test_a_device_is_started_by_notebooks_01_09_10_and_13_alone_and_by_their_solutions_if_they_need_one():
     starting = [path.relative_to(ROOT).as_posix() for path in notebooks() if starts_a_device(path)]
     assert starting == [
         "notebooks/01_loading_pipeline.ipynb",
         "notebooks/09_streams_tasks_workers.ipynb",
+        "notebooks/10_checkpoint_recompute.ipynb",
         "notebooks/13_cuda_streams.ipynb",
         "notebooks/solutions/13_cuda_streams.ipynb",
     ]
 
 
 def test_only_a_cell_starts_a_device_and_nothing_else_of_the_notebooks_asks_for_the_simulated_one():
-    """What a room asks for is named by its imports: those of 01, 09 and 13 record, and ask what a cell has started."""
+    """What a room asks for is named by its imports: those of 01, 09, 10, 13 record, and ask what a cell started."""
     support = ROOT / "notebooks" / "support"
     asking = {path.relative_to(support).as_posix() for path in support.rglob("*.py") if ASKS.search(path.read_text())}
-    assert asking == {"devices.py", "n01/copies.py", "n09/on_device.py", "n13/on_device.py"}
+    assert asking == {"devices.py", "n01/copies.py", "n09/on_device.py", "n10/on_device.py", "n13/on_device.py"}
     cells = [path.name for path in notebooks() if "lib.simulated" in code_of(path)]
     assert cells == []

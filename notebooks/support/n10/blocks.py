@@ -20,7 +20,9 @@ from lib.saved import LiveTensors
 from support.built import MyCheckpoint
 from support.n10.staircase import StepKind
 
-BATCH, WIDTH, HEADS = 2, 64, 2  # b, h and a of the notebook's figure
+BATCH = 2  # b, h and a of the notebook's figure
+WIDTH = 64
+HEADS = 2
 POSITIONS = 256  # s: attention's matrix takes a s / h = 8 u
 
 
@@ -35,12 +37,14 @@ class Block(nn.Module):
     def __init__(self, h, heads):  # type: ignore[no-untyped-def]
         super().__init__()
         self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(h), nn.LayerNorm(h)
-        self.qkv, self.out = nn.Linear(h, 3 * h), nn.Linear(h, h)
-        self.up, self.down = nn.Linear(h, 4 * h), nn.Linear(4 * h, h)
+        self.norm1 = nn.LayerNorm(h)
+        self.norm2 = nn.LayerNorm(h)
+        self.qkv = nn.Linear(h, 3 * h)
+        self.out = nn.Linear(h, h)
+        self.up = nn.Linear(h, 4 * h)
+        self.down = nn.Linear(4 * h, h)
 
-    def attention(self, q, k, v):  # type: ignore[no-untyped-def]
-        """Return for each position the values of all, weighted by how well its query fits their keys."""
+    def attention(self, q, k, v):  # type: ignore[no-untyped-def]  # noqa: D102  (so that its cell stays short)
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         return scores.softmax(-1) @ v
 

@@ -15,7 +15,8 @@ from lib.saved import LiveTensors
 from support.kit.raised import Finding, in_case
 from support.kit.values import kind_of
 
-ROWS, WIDTH = 64, 256  # an input takes 64 KiB
+ROWS = 64  # an input takes 64 KiB
+WIDTH = 256
 SLACK = 16 * 1024  # bytes that a checkpoint may need for itself
 
 

@@ -54,8 +54,8 @@ def test_a_block_is_torchs_attention_and_two_layers_whoever_calls_it():
     block = Block(32, 4)
     x = torch.randn(2, 10, 32, requires_grad=True)
     y = block(x)
-    norm, qkv = block.norm1, block.qkv
-    q, k, v = (part.view(2, 10, 4, 8).transpose(1, 2) for part in qkv(norm(x)).chunk(3, -1))
+    qkv = block.qkv(block.norm1(x)).chunk(3, -1)
+    q, k, v = (part.view(2, 10, 4, 8).transpose(1, 2) for part in qkv)
     mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 10, 32)
     middle = x + block.out(mixed)
     assert torch.allclose(y, middle + block.down(nn.GELU()(block.up(block.norm2(middle)))), atol=1e-5)

@@ -26,12 +26,12 @@ HEADS = 2
 POSITIONS = 256  # s: attention's matrix takes a s / h = 8 u
 
 
-def plain(function, *inputs):  # type: ignore[no-untyped-def]  # word for word as the notebook has it; so is Block
+def plain(function, *inputs):  # type: ignore[no-untyped-def]  # word for word as the notebook has it; so is TransformerBlock
     """Call a function, without a checkpoint."""
     return function(*inputs)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """A transformer block; `call` calls its attention, so that a checkpoint can stand there."""
 
     def __init__(self, h, heads):  # type: ignore[no-untyped-def]
@@ -90,7 +90,7 @@ class Course(NamedTuple):
         return max(self.alive)
 
 
-WAYS: dict[str, Callable[[Block, Tensor], Tensor]] = {
+WAYS: dict[str, Callable[[TransformerBlock, Tensor], Tensor]] = {
     "keep everything": lambda block, x: block(x),
     "recompute attention": lambda block, x: block(x, MyCheckpoint.apply),
     "recompute the block": lambda block, x: MyCheckpoint.apply(block, x),
@@ -102,7 +102,7 @@ def course_of(way: str, count: int = 1, positions: int = POSITIONS) -> Course:
     """Train one step of so many blocks in one of the WAYS; gradients are there before and not counted."""
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):
-        blocks = [Block(WIDTH, HEADS) for _ in range(count)]
+        blocks = [TransformerBlock(WIDTH, HEADS) for _ in range(count)]
     x = torch.randn(BATCH, positions, WIDTH, generator=generator, requires_grad=True)
     for tensor in (x, *(weight for block in blocks for weight in block.parameters())):
         tensor.grad = torch.zeros_like(tensor)

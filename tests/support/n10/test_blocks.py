@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from support.built import MyCheckpoint
 from support.n10 import blocks
-from support.n10.blocks import WAYS, Block, course_of
+from support.n10.blocks import WAYS, TransformerBlock, course_of
 from tools.project import ROOT
 
 NOTEBOOK = json.loads((ROOT / "notebooks" / "10_checkpoint_recompute.ipynb").read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ def test_what_runs_again_is_told_apart_from_forward_and_backward():
 
 def test_a_block_is_torchs_attention_and_two_layers_whoever_calls_it():
     torch.manual_seed(0)
-    block = Block(32, 4)
+    block = TransformerBlock(32, 4)
     x = torch.randn(2, 10, 32, requires_grad=True)
     y = block(x)
     qkv = block.qkv(block.norm1(x)).chunk(3, -1)
@@ -67,7 +67,7 @@ def test_a_block_is_torchs_attention_and_two_layers_whoever_calls_it():
 
 def test_the_notebooks_block_is_the_rooms_word_for_word():
     text = "\n".join("".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code")
-    for thing in (blocks.plain, Block):
+    for thing in (blocks.plain, TransformerBlock):
         assert re.sub(r"  # type: ignore.*", "", inspect.getsource(thing)).strip() in text
 
 

@@ -49,6 +49,7 @@ def test_staircases_state_all_peaks_ways_what_they_keep_and_cost_and_the_table_e
     peaks = {"all": (24.0, 24.0), "some": (16.0, 18.0)}
     text = alt_text(n10.draw_ways(peaks, {"all": 0.0, "some": -0.25}, {"all": 0.0, "some": 0.1}, "in u"))
     assert "some: peak 18 (predicted 16), FLOPs -25%, time +10%" in text
+    assert "Furthest apart, some: -25% FLOPs, +10% time." in text
     row: dict[str, faults.Outcome] = {"a": "wrong", "b": "no gradient", "c": "error", "d": "warned"}
     other: dict[str, faults.Outcome] = {"a": "same", "b": "wrong", "c": "counted twice", "d": "same"}
     figure = n10.draw_faults({"x": row, "y": other})

@@ -71,3 +71,30 @@ def test_on_a_simulated_device_memory_ends_and_a_checkpoint_makes_room():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == ["[0.0, 0.0, 1.0]", "1.0"]
+
+
+def stored(*names):
+    """Return the code of some cells of the notebook, and what all of them have printed."""
+    cells = {cell["id"]: cell for cell in NOTEBOOK["cells"]}
+    code = "\n".join("".join(cells[name]["source"]) for name in names)
+    outputs = [output for name in names for output in cells[name]["outputs"]]
+    return code, "".join("".join(output["text"]) for output in outputs)
+
+
+def test_without_a_compiler_the_recording_prints_what_the_notebook_has_stored(tmp_path):
+    code, _ = stored("n10-02", "n10-03", "n10-06", "n10-04")
+    _, printed = stored("n10-06", "n10-04")
+    file = tmp_path / "cell.py"  # a recording reads the text of a function, which `python -c` does not keep
+    file.write_text(code, encoding="utf-8")
+    hidden = {"PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "notebooks")])
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": paths, **hidden},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Recorded" in done.stdout
+    assert done.stdout.endswith(printed)

@@ -113,8 +113,17 @@ class WithoutPython {
 
   ~WithoutPython() {
     static auto* take = reinterpret_cast<void (*)(void*)>(dlsym(RTLD_DEFAULT, "PyEval_RestoreThread"));
-    if (thread_ != nullptr) {
+    if (thread_ == nullptr) {
+      return;
+    }
+    try {
       take(thread_);
+    } catch (...) {
+      // The interpreter ends, and ends a daemon thread that asks for its lock by an unwinding that no destructor lets
+      // through: the whole process would abort. The thread stays here instead, until the process is gone.
+      while (true) {
+        std::this_thread::sleep_for(std::chrono::seconds(1));
+      }
     }
   }
 

@@ -65,6 +65,26 @@ def test_a_process_ends_at_once_with_all_its_streams_at_work(device):
     assert (done.stdout, done.returncode) == ("{0}\n", 0), done.stderr
 
 
+ENDS_MEANWHILE = """
+    import threading, time, torch
+    from lib.simulated import Kernel, start
+    start(1, kernel=Kernel(seconds=0.3))
+    x = torch.ones(30, device="simgpu")
+    x.mul(2)
+    for _ in range(3):
+        threading.Thread(target=torch.accelerator.synchronize, daemon=True).start()
+    time.sleep(0.05)
+"""
+
+
+def test_a_process_may_end_while_daemon_threads_wait_for_a_device(device):
+    """They wake up while the interpreter ends, and ask for its lock."""
+    for _ in range(size(suite=4, prove=40)):
+        process = python(ENDS_MEANWHILE)
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 0, told
+
+
 def in_a_fork(function):
     """Call a function in a forked child; return what it says, within 20 seconds."""
     read, write = os.pipe()

@@ -112,7 +112,7 @@ def by_functions(model, parts, loss_of):
         for name in sums:
             sums[name] += found[name]
     for name, weight in model.named_parameters():
-        weight.grad = sums[name]
+        weight.grad = sums[name] if weight.requires_grad else None
     return loss.item()
 
 
@@ -147,7 +147,7 @@ def in_float64(sizes, means, variances):
     variance = torch.stack(list(variances)).double()
     mean = (n * mu).sum(0) / n.sum()
     squares = ((n - 1) * variance + n * mu**2).sum(0) - n.sum() * mean**2
-    return mean.float(), (squares / (n.sum() - 1)).float()
+    return mean.to(means[0]), (squares / (n.sum() - 1)).to(means[0])
 
 
 @pytest.mark.parametrize("check, answer", [

@@ -245,7 +245,7 @@ def _warn_if_autograd_came_first(last: int) -> None:
     """Go backward on the last device, which autograd has no queue for if it began without the devices."""
     x = torch.ones(1, device=f"{NAME}:{last}", requires_grad=True)
     try:
-        x.mul(1).backward()
+        torch.autograd.backward([x.mul(1)])
     except RuntimeError as error:
         if "device_ready_queues_" not in str(error):
             raise

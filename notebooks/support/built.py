@@ -291,16 +291,23 @@ class MyCheckpoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, *inputs):
         kind = inputs[0].device.type
-        ctx.function, ctx.random_state = function, torch.get_rng_state()
+        ctx.function = function
         ctx.autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        ctx.random_state = torch.get_rng_state()
+        ctx.devices = [] if kind == "cpu" else [inputs[0].device]  # which draws from a generator of its own
+        ctx.device_states = [torch.get_device_module(kind).get_rng_state(device) for device in ctx.devices]
         ctx.save_for_backward(*inputs)
         return function(*inputs)
 
     @staticmethod
     def backward(ctx, gradient):
+        kind = ctx.autocast[0]
         inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
-        with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.autocast(*ctx.autocast):
+        unchanged = torch.random.fork_rng(ctx.devices, device_type=kind)
+        with unchanged, torch.enable_grad(), torch.autocast(*ctx.autocast):
             torch.set_rng_state(ctx.random_state)
+            for device, state in zip(ctx.devices, ctx.device_states, strict=True):
+                torch.get_device_module(kind).set_rng_state(state, device)
             output = ctx.function(*inputs)
         if output.requires_grad:
             torch.autograd.backward(output, gradient)

@@ -39,12 +39,14 @@ OnGPU = Callable[..., Tensor]
 class RealStreams(Accelerator):
     """A torch device by the names that a PretendGPU has: lib's, and those that programs of a notebook need besides.
 
-    count: of devices, where a program needs more than one; `device` is the first of `devices`.
+    count: of devices, where a program needs more than one; `device` is the first of `devices`. memory: bytes that each
+    of them may give away, None for what there is.
     """
 
-    def __init__(self, device: torch.device, count: int = 1) -> None:
+    def __init__(self, device: torch.device, count: int = 1, memory: int | None = None) -> None:
         super().__init__(device)
         self.is_simulated = device.type == SIMULATED_KIND
+        self.memory = memory
         self.devices = (
             [device] if count == 1 else [torch.device(device.type, number) for number in range(count)]
         )
@@ -96,13 +98,13 @@ class RealStreams(Accelerator):
     def _costing(self, **costs: Any) -> Iterator[None]:
         self.synchronize()
         if self.is_simulated:
-            start(len(self.devices), **costs)
+            start(len(self.devices), memory=self.memory, **costs)
         try:
             yield
         finally:
             self.synchronize()
             if self.is_simulated:
-                start(len(self.devices))
+                start(len(self.devices), memory=self.memory)
 
 
 class InPlaceOfADevice:
@@ -179,23 +181,35 @@ def started() -> RealStreams | None:
     return _started
 
 
-def start_device(recording: str, count: int = 1) -> RealStreams | InPlaceOfADevice:
+def _limit_cuda(memory: int) -> None:
+    """Let torch's allocator have so many bytes beside what CUDA's libraries took for a first product of matrices."""
+    ones = torch.ones(64, 64, device="cuda")
+    torch.mm(ones, ones)
+    allowed = torch.cuda.memory_reserved() + memory
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total))
+
+
+def start_device(recording: str, count: int = 1, memory: int | None = None) -> RealStreams | InPlaceOfADevice:
     """Return a device on which streams really run, and print what it is; where there is none, what was recorded.
 
-    count: of devices. The first time on a machine the simulated device is built, which takes 20 to 60 seconds. Raises
-    FileNotFoundError where there is neither a device nor a recording of that name.
+    count: of devices. memory: bytes beyond which torch.OutOfMemoryError is raised; None: what there is. The first time
+    on a machine the simulated device is built, which takes 20 to 60 seconds. Raises FileNotFoundError where there is
+    neither a device nor a recording of that name.
     """
     global _started
     if torch.cuda.is_available() and (count == 1 or torch.cuda.device_count() >= count):
-        _started = RealStreams(torch.device("cuda"), count)
+        if memory is not None:
+            _limit_cuda(memory)
+        _started = RealStreams(torch.device("cuda"), count, memory)
     else:
         try:
-            start(count)
+            start(count, memory=memory)
         except (BuildError, RuntimeError) as error:
             reason = str(error).splitlines()[0].split(". ")[0]
             record = recordings.load(recording)
             print(f"Nothing can run on a device here: {reason}.\n{recordings.provenance(record)}")
             return InPlaceOfADevice(record, recordings.module_of(recording))
-        _started = RealStreams(torch.device(SIMULATED_KIND, 0), count)
+        _started = RealStreams(torch.device(SIMULATED_KIND, 0), count, memory)
     print(f"Streams really run here, on {_started}.")
     return _started

@@ -45,7 +45,7 @@ def test_two_gpus_are_taken_where_two_are_asked_for_and_one_is_not_enough(cuda, 
         with device.slow(kernel=1.0, copy=1.0):  # nobody slows a real GPU down: the fixture fails where it is tried
             pass
 
-    def refuse(count):
+    def refuse(count, memory):
         raise RuntimeError("a real accelerator is here. Hide it")
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -68,12 +68,34 @@ def test_simulated_devices_are_slow_within_a_with_and_as_they_were_behind_it(mon
         assert costs["kernel"] == devices.Kernel(seconds=0.5)
         assert costs["peer_link"] == costs["host_link"] == devices.Link(latency=0.25)
     with device.slow_copies(2.0):
-        assert asked[-1] == (2, {"host_link": devices.Link(bandwidth=2.0)})
-    assert asked[-1] == (2, {})
+        assert asked[-1] == (2, {"memory": None, "host_link": devices.Link(bandwidth=2.0)})
+    assert asked[-1] == (2, {"memory": None})
+
+
+def test_a_limit_of_memory_reaches_the_allocator_beside_what_the_libraries_of_a_gpu_have_taken(cuda, monkeypatch):
+    limited = []
+    monkeypatch.setattr(torch, "ones", lambda *shape, device: torch.zeros(shape))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 100)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (900, 1000))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", limited.append)
+    assert start_device("early_read", memory=200).memory == 200
+    assert limited == [0.3]
+
+
+def test_a_simulated_device_is_started_with_its_limit_and_keeps_it_when_its_copies_become_slow(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(devices, "start", lambda count, **costs: asked.append((count, costs["memory"])))
+    monkeypatch.setattr(devices, "SIMULATED_KIND", "meta")
+    monkeypatch.setattr(devices, "synchronize", lambda device: None)
+    device = start_device("early_read", memory=200)
+    with device.slow_copies(1e6):
+        pass
+    assert asked == [(1, 200)] * 3
 
 
 def test_where_nothing_can_be_started_the_reason_stands_in_one_line_above_the_recordings_origin(monkeypatch, capsys):
-    def refuse(count):
+    def refuse(count, memory):
         raise RuntimeError("torch has something else here. Do this or that")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -88,7 +110,7 @@ def test_where_nothing_can_be_started_the_reason_stands_in_one_line_above_the_re
 
 
 def test_without_a_recording_there_is_nothing_to_show_in_its_place(monkeypatch):
-    def refuse(count):
+    def refuse(count, memory):
         raise RuntimeError("no")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

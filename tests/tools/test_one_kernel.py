@@ -117,25 +117,28 @@ def test_the_notebook_whose_kernel_is_asked_for_is_known(monkeypatch, tmp_path):
         assert one.notebook == tmp_path / "solution.ipynb"
 
 
-def test_a_device_is_started_by_notebooks_01_09_12_and_13_alone_and_by_their_solutions_if_they_need_one():
+def test_a_device_is_started_by_notebooks_01_and_09_to_13_alone_and_by_their_solutions_if_they_need_one():
     starting = [path.relative_to(ROOT).as_posix() for path in notebooks() if starts_a_device(path)]
     assert starting == [
         "notebooks/01_loading_pipeline.ipynb",
         "notebooks/09_streams_tasks_workers.ipynb",
+        "notebooks/10_checkpoint_recompute.ipynb",
+        "notebooks/11_backward_order.ipynb",
         "notebooks/12_gpipe.ipynb",
         "notebooks/13_cuda_streams.ipynb",
         "notebooks/solutions/13_cuda_streams.ipynb",
     ]
 
 
-OF_12 = {"n12/on_device.py", "n12/articles.py"}
-"""The latter asks for devices that a cell has started, to judge an exercise on them."""
+RECORDING = {f"n{number}/on_device.py" for number in ("09", "10", "11", "12", "13")} | {"n01/copies.py"}
+JUDGING = {"n12/articles.py"}
+"""An exercise that is judged on the devices, too, which a cell has started."""
 
 
 def test_only_a_cell_starts_a_device_and_nothing_else_of_the_notebooks_asks_for_the_simulated_one():
-    """What a room asks for is named by its imports: those of 01, 09 and 13 record, and ask what a cell has started."""
+    """What a room asks for is named by its imports: it records, or asks what a cell has started."""
     support = ROOT / "notebooks" / "support"
     asking = {path.relative_to(support).as_posix() for path in support.rglob("*.py") if ASKS.search(path.read_text())}
-    assert asking == {"devices.py", "n01/copies.py", "n09/on_device.py", "n13/on_device.py"} | OF_12
+    assert asking == {"devices.py"} | RECORDING | JUDGING
     cells = [path.name for path in notebooks() if "lib.simulated" in code_of(path)]
     assert cells == []

@@ -1,85 +1,27 @@
-"""Predictions and exercises of notebook 10, checkpoint and recompute."""
+"""Exercises of notebook 10, checkpoint and recompute; its predictions stand in guesses.py."""
 
 # mypy: allow-untyped-calls
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import combinations
-from typing import Any, TypeAlias
+import random
+from typing import Any
 
+from support import built
 from support.built import MyCheckpoint, my_checkpoint
-from support.kit.exact import exact_number
 from support.kit.exercise import Exercise, cases
 from support.kit.exercise import use as use
-from support.kit.guess import Tried
 from support.kit.judged import judged
 from support.kit.mistakes import famous
-from support.n10.judges import fault_of_checkpoint, fault_of_wrapper, quiet
-from support.n10.runs import peak, predict
-
-# ---- predictions
-
-
-guess_one_segment = exact_number(  # of 16 layers
-    "the peak with one segment",
-    lambda: peak(predict(16, 1)),
-    "tensors",
-    {
-        1: "what is kept after forward",
-        9: "forward forgets all, but the recompute brings all back",
-        16: "x0 to x16 are 17",
-    },
-    digits=3,
-    tried=Tried(right=17, wrong=9),
-)
-guess_least = exact_number(  # over all numbers of segments
-    "the least peak of 64 layers",
-    lambda: min(peak(predict(64, s)) for s in range(1, 65)),
-    "tensors",
-    {
-        8: "that is the best number of segments",
-        9: "that is one segment's inside alone",
-        17: "then the input of the segment at work is counted twice",
-        33: "about half of 65: more segments hold less",
-    },
-    digits=3,
-    tried=Tried(right=16, wrong=64),
-)
-guess_flops = exact_number(
-    "the FLOPs with a checkpoint",
-    lambda: round((1 + 1 + 2) / (1 + 2), 2),
-    "× those without",
-    {
-        2: "backward is not run twice",
-        1.25: "a quarter is the share of the new total",
-        1.5: "that would be a backward as cheap as forward",
-    },
-    digits=3,
-    tried=Tried(right=4 / 3, wrong=1.25),
-)
-guess_fewer = exact_number(  # in one segment
-    "what 'always' saves over 'except_last'",
-    lambda: peak(predict(16, 1, 4, "except_last")) - peak(predict(16, 1, 4, "always")),
-    "tensors",
-    {
-        16: "after forward only: the recompute brings the last one's inside back",
-    },
-    digits=3,
-    tried=Tried(right=0, wrong=3),
-)
-guess_momentum = exact_number(
-    "the momentum that acts",
-    lambda: 1 - 0.9**2,
-    "",
-    {
-        0.2: "the second update also shrinks what the first has added",
-        0.1: "the second update goes on from where the first has stopped",
-    },
-    digits=3,
-    tried=Tried(right=0.19, wrong=0.2),
-)
-
+from support.n10.guesses import guess_fewer as guess_fewer
+from support.n10.guesses import guess_flops as guess_flops
+from support.n10.guesses import guess_least as guess_least
+from support.n10.guesses import guess_momentum as guess_momentum
+from support.n10.guesses import guess_one_block as guess_one_block
+from support.n10.guesses import guess_one_segment as guess_one_segment
+from support.n10.hook_trials import fault_of_hooks
+from support.n10.solved import hook_checkpoint, peak_bytes
+from support.n10.trials import fault_of_checkpoint, fault_of_wrapper, quiet
 
 # ---- exercise 1: a checkpoint as one autograd function
 
@@ -106,7 +48,7 @@ check_checkpoint = Exercise(
         Keep torch.get_rng_state() in forward, before function draws, and set it before the second forward.
             torch.set_rng_state(ctx.random_state) → pass
         Whoever draws next gets numbers a second time. Put the state back: torch.random.fork_rng does.
-            torch.random.fork_rng(devices=[]) → torch.enable_grad()
+            torch.random.fork_rng(ctx.devices, device_type=kind) → torch.enable_grad()
         In backward, too, gradients are off, so the second forward made no graph; torch.enable_grad() turns them on.
             torch.enable_grad() → torch.no_grad()
         Keep the inputs themselves, not copies of them.
@@ -145,17 +87,6 @@ check_checkpoint = Exercise(
 # ---- exercise 2: the peak in bytes
 
 
-def peak_bytes(sizes: Sequence[int], starts: Sequence[int]) -> int:
-    """Return the most bytes held in backward. sizes: of x_0 … x_L; starts: the first layer's number of each segment."""
-    ends = [*starts[1:], len(sizes) - 1]
-    peak = 0
-    for j, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        kept = sum(sizes[first] for first in starts[: j + 1])
-        inside = sum(sizes[start + 1 : end + 1])
-        peak = max(peak, kept + inside)
-    return peak
-
-
 def _cuts() -> list[dict[str, Any]]:
     even = [1] * 17
     return cases(
@@ -168,8 +99,20 @@ def _cuts() -> list[dict[str, Any]]:
             ([1, 2, 4, 8, 16, 1], [0, 2, 4]),
             (even, [0]),
             (even, [*range(16)]),
+            *_random_cuts(random.Random(10), 12),
         ],
     )
+
+
+def _random_cuts(chance: random.Random, times: int) -> list[tuple[list[int], list[int]]]:
+    """Return sizes of x0 to xL and the starts of some segments."""
+    cuts = []
+    for _ in range(times):
+        layers = chance.randint(2, 9)
+        sizes = [chance.randint(1, 30) for _ in range(layers + 1)]
+        inner = chance.sample(range(1, layers), chance.randint(0, layers - 1))
+        cuts.append((sizes, [0, *sorted(inner)]))
+    return cuts
 
 
 check_peak_bytes = Exercise(
@@ -202,69 +145,83 @@ check_peak_bytes = Exercise(
 )
 
 
-# ---- exercise 3: what to keep under a budget
-
-OperatorCosts: TypeAlias = Mapping[str, tuple[float, float]]
+# ---- exercise 3: a checkpoint made of hooks
 
 
-def cheapest(costs: OperatorCosts, budget: float) -> set[str]:
-    """Return the operators to keep: within the budget of bytes, with the fewest FLOPs to compute again."""
-    best: set[str] = set()
-    least: tuple[float, float] | None = None
-    for number in range(len(costs) + 1):
-        for kept in combinations(costs, number):
-            weight = sum(costs[name][0] for name in kept)
-            again = sum(flops for name, (_, flops) in costs.items() if name not in kept)
-            if weight <= budget and (least is None or (again, weight) < least):
-                best = set(kept)
-                least = (again, weight)
-    return best
+def hides_its_graph(function: Any, *inputs: Any) -> Any:
+    """Return the function's output by an autograd function, as exercise 4 will."""
+    return built.my_checkpoint(function, *inputs)
 
 
-def _greedy(costs: OperatorCosts, budget: float) -> set[str]:
-    """Keep what costs most FLOPs per byte, as long as it fits: a good rule, and not the best."""
-    kept: set[str] = set()
-    left = budget
-    for name in sorted(costs, key=lambda name: -costs[name][1] / costs[name][0]):
-        if costs[name][1] and costs[name][0] <= left:
-            kept = kept | {name}
-            left -= costs[name][0]
-    return kept
-
-
-SMALL = {"addmm": (9, 24), "bmm": (5, 4), "softmax": (4, 0)}
-BUDGETS: list[tuple[OperatorCosts, float]] = [
-    (SMALL, 9), (SMALL, 100), (SMALL, 4), ({"a": (10, 10), "b": (4, 6), "c": (4, 6)}, 10),
-    ({"a": (6, 7), "b": (5, 5), "c": (5, 5)}, 10), ({"a": (3, 0), "b": (1, 2), "c": (2, 2)}, 2),
-    ({"a": (1, 1)}, 0), ({"a": (5, 4), "b": (3, 4)}, 5), ({"a": (1, 2), "b": (2, 3)}, 3),
-]  # fmt: skip
-check_cheapest = Exercise(
-    "cheapest",
-    reference=cheapest,
-    view=lambda answer: lambda costs, budget: (found := answer(costs, budget)) and sorted(found),
-    cases=cases("costs budget", BUDGETS),
+check_hook_checkpoint = Exercise(
+    "hook_checkpoint",
+    reference=hook_checkpoint,
+    judge=judged(
+        fault_of_hooks,
+        "output and gradients are as without a checkpoint, nothing is kept but the inputs, and nothing is left behind.",
+        around=quiet,
+    ),
     mistakes={
-        "What costs most per byte first is a good rule, but a smaller one can leave room for more: try all.": _greedy,
-        "Those are the operators to compute again; return those to keep.": (
-            lambda costs, budget: set(costs) - cheapest(costs, budget)
-        ),
+        "An autograd function hides what is inside: leave the function's own graph, and replace only what it saves.": (
+            hides_its_graph
+        )
     }
     | famous(
-        cheapest,
-        """
-        That weighs more than the budget.
-            weight <= budget and → True and
-        Exactly the budget fits as well.
-            weight <= budget → weight < budget
-        That is the least memory, not the fewest FLOPs within the budget.
-            (again, weight) → (weight, again)
-        An operator without FLOPs is kept for nothing: of equal FLOPs, take the fewest bytes.
-            (again, weight) → (again, -weight)
-        Of sets that spare equally many FLOPs one weighs least: compare the weight, too, where FLOPs are equal.
-            (again, weight) → again
-        All names together are a subset as well: let number go up to len(costs), and include it.
-            len(costs) + 1 → len(costs)
-        """,
+        hook_checkpoint,
+        {
+            "(the function's output is what you return.)": (
+                "        return function(*inputs)",
+                "        function(*inputs)",
+            ),
+            "pack may return anything in the tensor's place; let it be small.": (
+                "lambda tensor: next(numbers), unpack",
+                "lambda tensor: tensor, lambda tensor: tensor",
+            ),
+            "The first forward needs its graph, or backward never gets here; only what it saves is replaced.": (
+                "with saved_tensors_hooks(lambda tensor: next(numbers), unpack)",
+                "with torch.no_grad()",
+            ),
+            "One second forward brings everything: keep it for the others who will ask.": (
+                "if number not in again:",
+                "if True:",
+            ),
+            "In backward gradients are off, so it saved nothing: torch.enable_grad() turns them on.": (
+                "torch.enable_grad()",
+                "torch.no_grad()",
+            ),
+            "Read the random state before the function draws, and set it before it draws again.": (
+                "torch.set_rng_state(random_state)",
+                "pass",
+            ),
+            "Whoever draws next gets numbers a second time: leave the state as you found it.": (
+                "torch.random.fork_rng(devices=[])",
+                "torch.enable_grad()",
+            ),
+            "A tensor that knows its graph keeps the graph alive: detach what you hand out.": (
+                "tensor.detach()",
+                "tensor",
+            ),
+            "The second forward saves in the order of the first.": (
+                "enumerate(found)",
+                "enumerate(found[::-1])",
+            ),
+            "Two of the tensors have one shape: a shape is no name.": (
+                "lambda tensor: next(numbers)",
+                "lambda tensor: tuple(tensor.shape)",
+                "enumerate(found)",
+                "[(tuple(x.shape), x) for x in found]",
+                "again.pop(number)",
+                "again[number]",
+            ),
+            "What the backward before did not ask for is still there, and what it took is not.": (
+                "if number not in again:",
+                "if not again:",
+            ),
+            "What a forward saves depends on it: give the function the same inputs again.": (
+                "            function(*inputs)\n        again",
+                "            function(*(x.detach() for x in inputs))\n        again",
+            ),
+        },
     ),
 )
 
@@ -285,7 +242,7 @@ check_my_checkpoint = Exercise(
         """
         (your function returned None: is a `return` missing?)
             return output → output
-        Give MyCheckpoint one more input, an empty tensor that requires a gradient; function does not get it.
+        The autograd function needs an input of its own that requires a gradient; the caller's function does not get it.
             requires_grad=True → requires_grad=False
         It is not yours to change: its gradient is computed and kept for nothing.
             versions = [ → inputs[0].requires_grad_(); versions = [
@@ -293,6 +250,10 @@ check_my_checkpoint = Exercise(
             run, phony, *inputs) → run, phony, *(x.detach().requires_grad_() for x in inputs))
         Every write in place raises a tensor's _version: compare it before and after.
             != versions: → is None:
+        Values can be equal after a write, such as zeros that are doubled: compare versions, not copies.
+            x._version for x in inputs] → x.clone() for x in inputs] | [x.clone() for x in inputs] != versions → not all(torch.allclose(x, y, equal_nan=True) for x, y in zip(inputs, versions))
+        Neither are copies to be compared: nan is not equal to itself.
+            x._version for x in inputs] → x.clone() for x in inputs] | [x.clone() for x in inputs] != versions → not all(torch.equal(x, y) for x, y in zip(inputs, versions))
         Compare the versions before and after: an input may have been written earlier, and that is no fault.
             [x._version for x in inputs] != versions → any(x._version for x in inputs)
         Look at the version of every input, not of the first alone.

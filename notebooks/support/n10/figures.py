@@ -1,4 +1,4 @@
-"""Figures of notebook 10, checkpoint and recompute: held tensors, their number, a transformer block, faults."""
+"""Figures of notebook 10, checkpoint and recompute: held tensors, blocks while they are trained, faults."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from lib.show import style
 from lib.show.charts import bars, beside
 from lib.show.explore import Control, choice, whole
 from lib.text import plural
-from support.n10.runs import (
+from support.n10.blocks import WAYS, course_of
+from support.n10.faults import Outcome
+from support.n10.staircase import (
     MODES,
     HeldStep,
     Mode,
-    Outcome,
     checkpointed,
     measure_held,
     peak,
@@ -30,7 +31,7 @@ from support.n10.runs import (
 
 # ---- The memory staircase drawn: when each tensor is held, how many there are in each step.
 #
-# Bars and lines are predicted (support.n10.runs: predict); what is filled is counted in a real run (measure).
+# Bars and lines are predicted (support.n10.staircase: predict); what is filled is counted in a real run (measure_held).
 
 LETTER = {"forward": "F", "recompute": "R", "backward": "B"}
 LIVES = {  # why a tensor is held: colour, hatch, words
@@ -38,11 +39,20 @@ LIVES = {  # why a tensor is held: colour, hatch, words
     "inside": (style.ORANGE, "....", "kept: no checkpoint"),
     "recomputed": (style.PINK, "////", "recomputed"),
 }
+KIND_COLORS = {
+    "forward": style.PALETTE["forward"],
+    "recompute": style.PINK,
+    "backward": style.PALETTE["backward"],
+}
 HELD_CONTROLS: dict[str, Control] = {
     "layers": whole(2, 16, 8, "L · layers"),
     "segments": whole(1, 8, 1, "segments"),
     "micro_batches": whole(1, 4, 4, "m · micro-batches"),
     "mode": choice(MODES, "except_last", "checkpoint"),
+}
+COURSE_CONTROLS: dict[str, Control] = {
+    "blocks": choice((1, 2, 4, 8), 1, "blocks"),
+    "positions": choice((64, 128, 256, 512), 256, "s · positions"),
 }
 
 
@@ -167,16 +177,11 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
     figure, panels = style.new_figure(9, 0.9 + 1.45 * len(ways), rows=len(ways), sharex=True, sharey=True)
     said = []
     peaks = {}
-    colors = {
-        "forward": style.PALETTE["forward"],
-        "recompute": style.PINK,
-        "backward": style.PALETTE["backward"],
-    }
     for axes, (name, count, mode) in zip(panels, ways, strict=True):
         expected = predict(layers, count, 1, mode)
         log = measure_held(layers, count, 1, mode)
         edges = list(range(len(log) + 1))
-        for kind, color in colors.items():
+        for kind, color in KIND_COLORS.items():
             # one filled step function a kind; nan leaves out the steps of the others
             values = [n if k == kind else math.nan for k, *_, n in log]
             look = {"facecolor": style.pale(color, 0.75), "hatch": "////" if kind == "recompute" else ""}
@@ -199,41 +204,83 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
     return style.describe(figure, f"Memory staircases, counted in real runs. {finding}. {'; '.join(said)}.")
 
 
-# ---- What ways of keeping less weigh and cost.
+# ---- What is alive while blocks are trained, and what ways of keeping less weigh and cost.
+
+
+@style.styled
+def draw_course(blocks: int = 1, positions: int = 256) -> Figure:
+    """Draw the units alive after each operation of a step, a row for each way of keeping less."""
+    courses = {way: course_of(way, blocks, positions) for way in WAYS}
+    figure, panels = style.new_figure(9, 5.4, rows=len(WAYS), sharex=True, sharey=True)
+    peaks = {way: course.peak for way, course in courses.items()}
+    said = []
+    for axes, (way, course) in zip(panels, courses.items(), strict=True):
+        edges = list(range(len(course.alive) + 1))
+        for kind, color in KIND_COLORS.items():
+            # nan leaves out the operations of the other kinds
+            values = [n if k == kind else math.nan for n, k in zip(course.alive, course.kinds, strict=True)]
+            look = {"facecolor": style.pale(color, 0.75), "hatch": "////" if kind == "recompute" else ""}
+            axes.stairs(values, edges, fill=True, edgecolor=style.PAPER, lw=0, label=kind, **look)
+        at = course.alive.index(course.peak)
+        beside(axes, (at + 0.5, course.peak), f"{course.peak:.0f} u", (0, 8), ha="center", fontweight="bold")
+        name = axes.text(0.01, 0.93, way, transform=axes.transAxes, ha="left", va="top", fontweight="bold")
+        name.set_bbox({"facecolor": style.PAPER, "edgecolor": "none", "pad": 1})
+        axes.set_ylabel("u alive")
+        said.append(f"{way}: {course.held:.0f} u after forward, {course.peak:.0f} u at the peak")
+    panels[0].set(ylim=(0, 1.6 * max(peaks.values())), xlim=(0, max(len(c.alive) for c in courses.values())))
+    panels[-1].set_xlabel("operations of a step, in the order in which they ran")
+    panels[0].legend(loc="upper right", ncols=3)
+    plain, attention, _ = peaks.values()
+    moved = "lowers" if attention < plain else "raises"
+    finding = f"{plural(blocks, 'block')}, {positions} positions: to recompute attention {moved} the peak"
+    style.headline(figure, f"{finding}, {plain:.0f} → {attention:.0f} u")
+    return style.describe(figure, f"{finding}. {'; '.join(said)}.")
 
 
 @style.styled
 def draw_ways(
-    held: Mapping[str, tuple[float, float]], again: Mapping[str, tuple[float, float]], what: str
+    peaks: Mapping[str, tuple[float, float]],
+    flops: Mapping[str, float],
+    times: Mapping[str, float],
+    what: str,
 ) -> Figure:
-    """Draw what is held at the peak, in units, and the share of a step's FLOPs that is added: predicted, counted."""
-    figure, (left, right) = style.new_figure(9, 1.0 + 0.5 * len(held), cols=2)
-    predicted, counted = zip(*held.values(), strict=True)
-    bars(left, predicted, counted, style.BLUE, across=True, write="{:.0f}".format)
-    left.set_yticks(range(len(held)), list(held), color=style.INK)
-    left.set(xlabel=f"held at the peak ({what})", xlim=(0, 1.2 * max(*predicted, *counted)))
-    expected, added = zip(*again.values(), strict=True)
-    bars(right, expected, added, style.PINK, across=True, write="{:.0%}".format)
-    right.set(yticks=[], xlabel="FLOPs added, as a share of a step's", xlim=(0, 1.3 * max(added)))
-    left.legend(loc="lower right")
-    finding = ", ".join(f"{way} {held[way][1] / max(counted) - 1:+.0%}" for way in [*held][1:])
-    style.headline(figure, f"At the peak: {finding}")
-    rows = (
-        f"{way}: held {held[way][1]:.1f} (predicted {held[way][0]:.1f}), FLOPs +{again[way][1]:.0%}"
-        for way in held
+    """Draw for each way the peak, predicted and measured, and the shares of FLOPs and of time that it adds."""
+    figure, (left, middle, right) = style.new_figure(9.6, 1.2 + 0.42 * len(peaks), cols=3)
+    predicted, measured = zip(*peaks.values(), strict=True)
+    bars(left, predicted, measured, style.BLUE, across=True, write="{:.0f}".format)
+    left.set_yticks(range(len(peaks)), list(peaks), color=style.INK)
+    left.set(xlabel=f"peak ({what})", xlim=(0, 1.3 * max(*predicted, *measured)))
+    for axes, shares, name in ((middle, flops, "FLOPs added"), (right, times, "time added, measured")):
+        values = [shares[way] for way in peaks]
+        axes.barh(range(len(values)), values, height=0.5, color=style.PINK)
+        for place, value in enumerate(values):
+            beside(axes, (max(0.0, value), place), f"{value:+.0%}", (5, 0), ha="left", color=style.INK)
+        low = min(0.0, *values)
+        axes.set(yticks=[], xlabel=name, xlim=(1.15 * low, 1.5 * max(0.2, *values)))
+        axes.axvline(0, color=style.INK, lw=0.8)
+        axes.invert_yaxis()
+    rows = [
+        f"{way}: peak {measured:.0f} (predicted {predicted:.0f}), FLOPs {flops[way]:+.0%}, time {times[way]:+.0%}"
+        for way, (predicted, measured) in peaks.items()
+    ]
+    off = max(abs(measured / predicted - 1) for predicted, measured in peaks.values())
+    apart = max(peaks, key=lambda way: times[way] - flops[way])
+    finding = f"{apart}: {flops[apart]:+.0%} FLOPs, {times[apart]:+.0%} time"
+    style.headline(figure, f"Peaks within {off:.0%} of what one block predicts; {finding}")
+    return style.describe(
+        figure, f"Ways of keeping less, {what}. Furthest apart, {finding}. {'; '.join(rows)}."
     )
-    return style.describe(figure, f"{finding}. {'; '.join(rows)}.")
 
 
 # ---- What goes wrong in a second forward: a table of faults.
 
 LOOK: Mapping[Outcome, tuple[str, str, str]] = {  # colour, sign, words
     "same": (style.GREEN, "✓", "same gradients"),
-    "warned": (style.ORANGE, "△", "no gradient, warned"),
-    "error": (style.BLUE, "!", "refused: an error"),
+    "warned": (style.ORANGE, "△", "warned"),
+    "error": (style.BLUE, "!", "refused"),
     "counted twice": (style.RED, "2×", "counted twice"),
-    "no gradient": (style.RED, "∅", "no gradient, silently"),
-    "wrong": (style.RED, "✗", "wrong, silently"),
+    "no gradient": (style.RED, "∅", "no gradient"),
+    "wrong": (style.RED, "✗", "wrong"),
 }
 
 
@@ -251,7 +298,8 @@ def draw_faults(table: Mapping[str, Mapping[str, Outcome]]) -> Figure:
         axes.text(column + 0.5, row + 0.5, f"{sign}  {words}", **look)
     axes.set(xlim=(0, len(columns)), ylim=(len(table), 0))
     axes.set_yticks([row + 0.5 for row in range(len(table))], list(table), color=style.INK, fontsize=10)
-    axes.set_xticks([column + 0.5 for column in range(len(columns))], columns, color=style.INK, fontsize=10.5)
+    names = [column.replace("torch ", "torch,\n") for column in columns]
+    axes.set_xticks([column + 0.5 for column in range(len(columns))], names, color=style.INK, fontsize=10)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     for spine in axes.spines.values():
         spine.set_visible(False)

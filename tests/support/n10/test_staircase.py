@@ -2,11 +2,11 @@
 
 import itertools
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.n10.runs import CASES, HOWS, MODES, measure_held, outcome, peak, predict, segments_of, verdicts
+from support.n10.solved import peak_bytes
+from support.n10.staircase import MODES, measure_held, peak, predict, segments_of
 
 
 @settings(deadline=None, max_examples=25)
@@ -36,19 +36,14 @@ def test_segments_are_even_and_the_peak_is_segments_plus_layers_over_segments():
             assert lengths[0] - lengths[-1] <= 1
 
 
-@pytest.mark.parametrize("name", HOWS)
-@pytest.mark.parametrize("case, ends", [
-    ("dropout", {"same"}), ("in place, inside", {"same"}), ("in place, input with gradient", {"error"}),
-    ("BatchNorm", {"counted twice"}), ("Python's random: values", {"wrong"}),
-    ("Python's random: a branch", {"wrong", "error"}),
-])  # fmt: skip
-def test_what_becomes_of_a_case_whatever_the_checkpoint(name, case, ends):
-    assert outcome(case, HOWS[name]) in ends
+def test_after_forward_the_inputs_of_all_segments_are_held_the_last_ones_among_them():
+    last_forward = [step for step in predict(16, 4) if step.kind == "forward"][-1]
+    assert {k for _, k in last_forward.held} == {0, 4, 8, 12}
 
 
-def test_a_repair_is_seen_a_warning_is_no_silence_and_no_case_is_right_by_having_no_gradient():
-    found = verdicts(HOWS)
-    assert [*found["input without gradient"].values()] == ["no gradient", "same", "warned", "same"]
-    assert [*found["in place, input without"].values()] == ["no gradient", "error", "warned", "error"]
-    assert [*found["in place, a second input"].values()] == ["wrong", "error", "wrong", "error"]
-    assert all(outcome(case, lambda f, *x: f(*x)) in ("same", "wrong") for case in CASES)
+def test_the_reference_peak_is_what_a_run_holds():
+    for layers in (5, 9, 12):
+        for segments in range(1, layers + 1):
+            starts = [part[0] - 1 for part in segments_of(layers, segments)]
+            counted = max(count for *_, count in measure_held(layers, segments))
+            assert peak_bytes([1] * (layers + 1), starts) == counted

@@ -1,9 +1,10 @@
-"""What the answers of notebook 10 are judged by where comparing results is not enough."""
+"""What the autograd function and the wrapper of notebook 10 are tried on: exercises 1 and 4."""
 
 # mypy: allow-untyped-calls
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -156,6 +157,8 @@ def _fault_of_data(answer: Any) -> str:
         output.sum().backward()
     if layer.weight.grad is None:
         return "no input requires a gradient, and the layer's weights get none."
+    if len(required) == 1:
+        return "the function ran once, in forward, with its graph: nothing is checkpointed at all."
     if data.requires_grad:
         return "the caller's data now requires a gradient."
     before = nn.Linear(4, 4)
@@ -164,9 +167,9 @@ def _fault_of_data(answer: Any) -> str:
     if before.weight.grad is None or x.grad is None:
         return "the layer before the checkpoint has no gradient: you have cut the inputs off."
     if any(required[:2]):
-        return "in the second forward the data require a gradient, which is computed for nothing."
+        return "when the function runs again its data require a gradient, which is computed for nothing."
     if not answer(nn.Embedding(3, 4), torch.tensor([1, 2])).requires_grad:
-        return "token numbers can't require a gradient: the extra input must be an empty tensor of your own."
+        return "token numbers can't require a gradient, and the embedding's weights get none."
     return ""
 
 
@@ -179,14 +182,20 @@ def _fault_of_writes(answer: Any) -> str:
         y: Tensor = layer(x)
         return y
 
-    # Written before, and on a tensor of its own: both must pass.
+    # Written before, and on a tensor of its own, and a number that equals nothing: all must pass.
     answer(lambda x: layer(x).tanh_(), torch.zeros(2, 4).add_(1)).sum().backward()
-    for inputs in ((torch.ones(2, 4),), (before(torch.ones(2, 4)), torch.ones(2, 4))):
+    with in_case("an input that holds nan, and nobody writes"):
+        answer(layer, torch.full((2, 4), math.nan)).sum().backward()
+    cases = {
+        "its input": (torch.ones(2, 4),),
+        "the second of its inputs": (before(torch.ones(2, 4)), torch.ones(2, 4)),
+        "its input, which holds zeros and so holds the same as before,": (torch.zeros(2, 4),),
+    }
+    for which, inputs in cases.items():
         try:
             answer(on_its_input, *inputs)
         except RuntimeError:
             continue
-        which = "its input" if len(inputs) == 1 else "the second of its inputs"
         return f"the function changed {which} in place, and my_checkpoint raised no RuntimeError."
     return ""
 
@@ -201,19 +210,27 @@ def _fault_of_flag(answer: Any) -> str:
 
     answer(inner, torch.ones(2, requires_grad=True)).sum().backward()
     if said != [False, True]:
-        return f"in forward and in the second forward is_recomputing() says {', '.join(map(str, said))}."
+        return _not_as_expected("first forward, second forward", said, [False, True])
     if asks():
-        return "after backward is_recomputing() still says True."
+        return "after backward is_recomputing() still says True; expected False."
     with suppress(ZeroDivisionError):  # in the second forward
         answer(lambda x: x * (1 / (1 - asks())), torch.ones(2, requires_grad=True)).sum().backward()
     if asks():
-        return "the second forward raised an error, and ever since is_recomputing() says True."
+        return (
+            "the second forward raised an error, and ever since is_recomputing() says True; expected False."
+        )
     said.clear()
     x = torch.ones(2, requires_grad=True)
     answer(lambda x: inner(answer(inner, 2 * x)), x).sum().backward()
-    if said != [False, False, True, True, True]:
-        return f"a checkpoint within another, and a layer behind the inner one: is_recomputing() says {said}."
+    nested = [False, False, True, True, True]
+    if said != nested:
+        return _not_as_expected("a checkpoint within another, and a layer behind it", said, nested)
     return ""
+
+
+def _not_as_expected(where: str, said: list[bool], expected: list[bool]) -> str:
+    told, wanted = (", ".join(map(str, flags)) for flags in (said, expected))
+    return f"{where}: is_recomputing() says {told}; expected {wanted}."
 
 
 def fault_of_wrapper(answer: Any) -> str:

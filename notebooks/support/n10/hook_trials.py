@@ -1,0 +1,174 @@
+"""What the checkpoint of notebook 10 that is made of hooks is tried on: exercise 3."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lib.saved import LiveTensors
+from support.kit.raised import Finding, in_case
+from support.kit.values import kind_of
+
+ROWS = 64  # an input takes 64 KiB
+WIDTH = 256
+SLACK = 16 * 1024  # bytes that a checkpoint may need for itself
+
+
+class _Segment(nn.Module):
+    """A layer, dropout, a product that saves two tensors of one shape, a layer; notes its runs and masks."""
+
+    def __init__(self, *, drops: bool = True) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.first = nn.Parameter(torch.randn(WIDTH, WIDTH, generator=generator) / 16)
+        self.second = nn.Parameter(torch.randn(WIDTH, WIDTH, generator=generator) / 16)
+        self.drops = drops
+        self.runs = 0
+        self.masks = list[Tensor]()
+        self.required = list[tuple[bool, bool]]()
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        self.runs += 1
+        self.required.append((x.requires_grad, gate.requires_grad))
+        if self.runs > 1 and not torch.is_grad_enabled():
+            raise Finding("the second forward ran with gradients off.")
+        if self.required[-1] != self.required[0]:
+            raise Finding(
+                "in the second forward the inputs do not require the gradients that they required in the first."
+            )
+        hidden = torch.tanh(x @ self.first)
+        if self.drops:
+            hidden = F.dropout(hidden + 2, 0.5)  # never 0 before
+            self.masks.append(hidden.detach() != 0)
+        y: Tensor = torch.tanh((hidden * gate) @ self.second)
+        return y
+
+
+def _inputs(*, require: bool = True) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(ROWS, WIDTH, generator=generator).requires_grad_(require) for _ in range(2)]
+
+
+def _plain(function: Callable[..., Any], *inputs: Tensor) -> Any:
+    return function(*inputs)
+
+
+def _gradients(
+    answer: Callable[..., Any], *, require: bool
+) -> tuple[dict[str, Tensor | None], bool, _Segment]:
+    """Train one step; return the gradients by name, whether the random state is undisturbed, and the segment."""
+    torch.manual_seed(7)
+    segment = _Segment()
+    inputs = _inputs(require=require)
+    with in_case("in forward"):
+        y = answer(segment, *inputs)
+    torch.rand(3)  # the generator moves on, as it does in training
+    state = torch.get_rng_state()
+    with in_case("in backward"):
+        (y**2).sum().backward()
+    named = {
+        "the first input": inputs[0].grad,
+        "the second input": inputs[1].grad,
+        "the first weight": segment.first.grad,
+        "the second weight": segment.second.grad,
+    }
+    return named, torch.equal(torch.get_rng_state(), state), segment
+
+
+def _fault_of_gradients(answer: Callable[..., Any], *, require: bool) -> str:
+    wanted, _, _ = _gradients(_plain, require=require)
+    got, undisturbed, segment = _gradients(answer, require=require)
+    where = "" if require else "with data that require no gradient, "
+    if segment.runs == 1:
+        return f"{where}the function ran once, in forward: what it saved was kept somewhere, and nothing recomputed."
+    if segment.runs > 2:
+        return f"{where}the function ran {segment.runs} times in forward and backward; a checkpoint runs it twice."
+    if not torch.equal(*segment.masks):
+        return "the second forward drew another dropout mask than the first."
+    for name, want in wanted.items():
+        have = got[name]
+        if want is None:
+            continue
+        if have is None:
+            return f"{where}{name} has no gradient."
+        if not torch.allclose(have, want, atol=1e-5):
+            return f"{where}{name}: the gradient is off by {float((have - want).norm() / want.norm()):.0%}."
+    if not undisturbed:
+        return "gradients are right, but the random state after backward is another one than before it."
+    return ""
+
+
+def _fault_of_output(answer: Callable[..., Any]) -> str:
+    torch.manual_seed(7)
+    wanted = _Segment()(*_inputs())
+    torch.manual_seed(7)
+    segment = _Segment()
+    with in_case("in forward"):
+        y = answer(segment, *_inputs())
+    if not isinstance(y, Tensor):
+        return f"hook_checkpoint must return function(*inputs), a tensor, not {kind_of(y)}."
+    if segment.runs != 1:
+        return f"in forward the function ran {segment.runs} times; once is enough."
+    if y.shape != wanted.shape or not torch.equal(y, wanted):
+        return "it does not return what function(*inputs) returns."
+    if not y.requires_grad:
+        return "the output requires no gradient: it has lost its graph."
+    return ""
+
+
+def _fault_of_memory(answer: Callable[..., Any]) -> str:
+    segment = _Segment(drops=False)
+    inputs = _inputs()
+    for tensor in (*inputs, segment.first, segment.second):
+        tensor.grad = torch.zeros_like(tensor)
+    with LiveTensors() as live:
+        y = answer(segment, *inputs)
+        kept = live.now - y.nbytes
+        if kept > SLACK:
+            return f"after forward {kept // 1024} KiB are alive beside inputs and output (each 64 KiB)."
+        y.sum().backward()
+        left = live.now - y.nbytes
+        if left > SLACK:
+            return f"after backward {left // 1024} KiB of the second forward are still alive."
+    return ""
+
+
+def _fault_of_portions(answer: Callable[..., Any]) -> str:
+    segment = _Segment(drops=False)
+    inputs = _inputs()
+    wanted = torch.autograd.grad(_Segment(drops=False)(*inputs).sum(), inputs)
+    y = answer(segment, *inputs).sum()
+    for name, x, want in zip(("first", "second"), inputs, wanted, strict=True):
+        with in_case(f"torch.autograd.grad for the {name} input alone, with retain_graph=True"):
+            (got,) = torch.autograd.grad(y, x, retain_graph=True)
+        if not torch.allclose(got, want, atol=1e-5):
+            return f"torch.autograd.grad for one input at a time: the gradient of the {name} one is wrong."
+    if segment.first.grad is not None:
+        return "torch.autograd.grad must fill no .grad, and that of the function's weights was filled."
+    for turn in ("first", "second"):
+        with in_case(f"the {turn} of two backwards through a kept graph"):
+            y.backward(retain_graph=True)
+    if not torch.allclose(_grad(inputs[0]), 2 * wanted[0], atol=1e-4):
+        return "two backwards through a kept graph do not add up to twice the gradient."
+    return ""
+
+
+def _grad(x: Tensor) -> Tensor:
+    return torch.zeros_like(x) if x.grad is None else x.grad
+
+
+def fault_of_hooks(answer: Any) -> str:
+    """Say what differs from a run without a checkpoint, what is kept, and what is left behind."""
+    return (
+        _fault_of_output(answer)
+        or _fault_of_gradients(answer, require=True)
+        or _fault_of_gradients(answer, require=False)
+        or _fault_of_memory(answer)
+        or _fault_of_portions(answer)
+    )

@@ -103,6 +103,28 @@ UNEQUAL = {
 }
 
 
+DRAWN_TORN = 24
+
+
+def _drawn_torn(seed: int) -> tuple[str, tuple[Any, int]]:
+    """Return tensors of equally many rows but for one, at a place as chance has it, and how they are told."""
+    chance = Random(seed)
+    rows = chance.randint(2, 9)
+    lengths = [rows] * chance.randint(2, 5)
+    lengths[chance.randrange(len(lengths))] = chance.choice([n for n in range(1, 11) if n != rows])
+    chunks = chance.randint(1, 5)
+    tensors: list[Any] = [numbered(length, 2) for length in lengths]
+    at = chance.randrange(len(tensors))
+    tensors[at:] = [{"inside": tensors[at:]}] if chance.random() < 0.5 else tensors[at:]
+    return f"tensors of {', '.join(map(str, lengths))} rows into {chunks}", (tuple(tensors), chunks)
+
+
+def _torn_ones() -> Iterator[tuple[str, tuple[Any, int]]]:
+    for told, torn in UNEQUAL.items():
+        yield told, torn()
+    yield from map(_drawn_torn, range(DRAWN_TORN))
+
+
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield what a nest holds, each with the place where it stands: '["text"]["ids"]'."""
     if isinstance(value, dict):
@@ -253,8 +275,8 @@ def _fault_of_scatter(scatter: Callable[..., Any]) -> str:
         transcript.append(said)
         if said:
             found.append(f"{case}: {said}")
-    for told, torn in UNEQUAL.items():
-        said = _of_torn(scatter, torn())
+    for told, torn in _torn_ones():
+        said = _of_torn(scatter, torn)
         transcript.append(said)
         if said:
             found.append(f"{told}: {said}")
@@ -280,8 +302,11 @@ def _of_parts(parts: Any, whole: Any, rows: int, chunks: int) -> str:
     due = cuts_of(rows, chunks)
     counts = [_length(part) for part in parts]
     if len(parts) != len(due):
-        held = f" of {', '.join(counts)} rows" if all(counts) else ""
-        return f"expected {len(due)} micro-batches, got {len(parts)}{held}."
+        held = f" of {', '.join(counts)} rows" if counts and all(counts) else ""
+        said = f"expected {len(due)} micro-batches, got {len(parts) or 'none'}{held}."
+        if _has_empty(whole):
+            said += " In this nest a container is empty: it gives nothing to zip, and belongs in every part."
+        return said
     wanted = [str(end - start) for start, end in due]
     if all(counts) and counts != wanted:
         return f"expected micro-batches of {', '.join(wanted)} rows, got {', '.join(counts)}."
@@ -290,6 +315,14 @@ def _of_parts(parts: Any, whole: Any, rows: int, chunks: int) -> str:
         if fault:
             return f"micro-batch {i}: {fault}."
     return ""
+
+
+def _has_empty(nest: Any) -> bool:
+    """Say whether a tuple, a list or a dictionary somewhere in a nest is empty."""
+    if not isinstance(nest, (tuple, list, dict)):
+        return False
+    inside = list(nest.values() if isinstance(nest, dict) else nest)
+    return not inside or any(map(_has_empty, inside))
 
 
 def _length(part: Any) -> str:

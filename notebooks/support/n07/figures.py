@@ -46,16 +46,16 @@ SIZES_CONTROLS = {"rows": whole(2, 16, 10, "rows")}
 
 @styled
 def draw_sizes(*, rows: int) -> Figure:
-    """Draw for each number of chunks, 1..8 or 1..rows, how torch.chunk and scatter group the rows."""
+    """Draw for each number of chunks, 1..8 or 1..rows, how torch.chunk and tensor_split group the rows."""
     x = torch.arange(rows)
     most = min(rows, 8)  # there are eight colours
     columns = max(rows, 9) + 2.4
     figure, grid = new_figure(9, 0.95 + 4.35 * most / (columns + 2), cols=2)
     short: list[int] = []
-    for axes, name in zip(grid, ("torch.chunk", SCATTER), strict=True):
+    for axes, name in zip(grid, ("torch.chunk", "torch.tensor_split"), strict=True):
         cell_axes(axes, columns=columns, rows=most, left=2.0)
         for m in range(1, most + 1):
-            parts = x.chunk(m) if name != SCATTER else [batch.tensor for batch in scatter(x, m)]
+            parts = x.chunk(m) if name == "torch.chunk" else x.tensor_split(m)
             for i, part in enumerate(parts):
                 draw_cells(axes, [Cell(row, i) for row in part.tolist()], x=int(part[0]), y=m - 1, font=9)
                 if i:
@@ -67,11 +67,11 @@ def draw_sizes(*, rows: int) -> Figure:
                 write(axes, rows - 0.2, m - 1, f"gives {len(parts)}", size=9.5, color=RED, ha="left")
         axes.set_title(name, fontsize=11)
     found = f"gives too few in {len(short)} of {most} cases" if short else "gives enough"
-    headline(figure, f"{rows} rows: torch.chunk {found}, scatter never")
+    headline(figure, f"{rows} rows: torch.chunk {found}, tensor_split never")
     return describe(
         figure,
         f"{rows} rows cut into m = 1 to {most} micro-batches. torch.chunk gives too few for m = "
-        f"{', '.join(map(str, short)) or 'none'}; scatter for none.",
+        f"{', '.join(map(str, short)) or 'none'}; tensor_split for none.",
     )
 
 

@@ -16,6 +16,7 @@ from lib.saved import LiveTensors
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.n07.judges import NONE, random
+from support.n07.kept import Kept, mix_modes
 
 LossOf: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -73,10 +74,10 @@ def fault_of_joint(answer: Callable[[nn.Module, list[Tensor], LossOf], Any]) -> 
     found: list[str] = []
     transcript: list[str] = []
     for told, loss_of in LOSSES.items():
-        for sizes in SIZES:
+        for seed, sizes in enumerate(SIZES):
             case = f"{told}; micro-batches of {', '.join(map(str, sizes))} rows"
             with in_case(case):
-                said = _fault_of_gradient(answer, loss_of, sizes)
+                said = _fault_of_gradient(answer, loss_of, sizes, seed)
             if said == NONE:
                 return NONE
             transcript.append(said)
@@ -87,8 +88,9 @@ def fault_of_joint(answer: Callable[[nn.Module, list[Tensor], LossOf], Any]) -> 
     return _fault_of_peak(answer) or _fault_of_frozen(answer)
 
 
-def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple[int, ...]) -> str:
+def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple[int, ...], seed: int) -> str:
     model = _model()
+    mix_modes(model, seed)
     parts = list(random(sum(sizes), 3, seed=len(sizes)).split(list(sizes)))
     loss = loss_of(torch.cat([model(part) for part in parts]))
     loss.backward()
@@ -96,6 +98,7 @@ def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # of the step before
     handed = list(parts)
+    kept = Kept(model)
     got = answer(model, handed, loss_of)
     if got is None:
         return NONE
@@ -109,13 +112,13 @@ def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple
         return "the loss you return still has its graph; return a number (`.item()`)."
     if not abs(float(got) - loss.item()) < 1e-6:
         return f"right gradient, but the loss is {float(got):.7g}, the whole batch's {loss.item():.7g}."
-    if not model.training:
-        return "right gradient, but the model is left in eval mode."
     if len(handed) != len(parts) or any(now is not part for now, part in zip(handed, parts, strict=True)):
         return "right gradient, but your list of parts is no longer what it was."
     if any(part.requires_grad for part in parts):
         return "right gradient, but the caller's parts require a gradient now."
-    return ""
+    if any(part.grad is not None for part in parts):
+        return "right gradient, but the caller's parts have a .grad now, as large as they are."
+    return kept.fault()
 
 
 def _flat(model: nn.Module) -> Tensor:
@@ -143,7 +146,8 @@ def _fault_of_peak(answer: Callable[..., Any]) -> str:
 def _fault_of_frozen(answer: Callable[..., Any]) -> str:
     """Freeze a weight: it must stay frozen. Who differentiates by every weight may raise here, and is right."""
     model = _model()
-    frozen = next(model.parameters()).requires_grad_(False)
+    next(model.parameters()).requires_grad_(False)
+    kept = Kept(model)
     with suppress(RuntimeError):
         answer(model, list(random(6, 3).split(2)), _spread)
-    return "right gradient, but a frozen weight requires a gradient now." if frozen.requires_grad else ""
+    return kept.fault()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ from lib.saved import SavedTensors
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.kit.values import NO_RETURN
+from support.n07.kept import Kept, mix_modes
 
 NONE = f"your function {NO_RETURN}."
 
@@ -68,18 +70,19 @@ def _labelled(lengths: Lengths) -> Labelled:
 
 
 class _Scores(nn.Module):
-    """One layer, and a weight that no loss reaches."""
+    """One layer, a weight that no loss reaches, and a shift of the scores that is frozen if it is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, frozen: bool = False) -> None:
         super().__init__()
         self.layer = nn.Linear(2, 3, bias=False).double()
         self.layer.weight.data = random(3, 2, seed=7)
         self.unused = nn.Parameter(torch.zeros(2).double())
+        self.shift = nn.Parameter(torch.zeros(3).double(), requires_grad=False) if frozen else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scores of three classes."""
         scores: Tensor = self.layer(x)
-        return scores
+        return scores if self.shift is None else scores + self.shift
 
 
 class _InAGraph:
@@ -135,26 +138,38 @@ def fault_of_accumulate(answer: Callable[[nn.Module, Labelled], Any]) -> str:
         case = f"micro-batches with rows of {told} tokens"
         if number % 2:
             case += ", .grad is None before"
-        fault = _fault_of_step(answer, lengths, case, of_the_step_before=not number % 2)
+        fault = _fault_of_step(answer, lengths, case, number)
         if fault:
             return fault if fault == NONE else f"{case}: {fault}"
-    return ""
+    return _fault_of_frozen(answer)
+
+
+def _fault_of_frozen(answer: Callable[[nn.Module, Labelled], Any]) -> str:
+    """Freeze a weight: it must stay frozen. Who differentiates by every weight may raise here, and is right."""
+    model = _Scores(frozen=True)
+    kept = Kept(model)
+    with suppress(RuntimeError):
+        answer(model, _labelled(LENGTHS[0]))
+    return kept.fault()
 
 
 def _fault_of_step(
-    answer: Callable[[nn.Module, Labelled], Any], lengths: Lengths, case: str, *, of_the_step_before: bool
+    answer: Callable[[nn.Module, Labelled], Any], lengths: Lengths, case: str, number: int
 ) -> str:
+    """number: of the case; with even ones .grad holds the step before, and each has its own modes."""
     model = _Scores()
+    mix_modes(model, number)
     parts = _labelled(lengths)
     scores = torch.cat([model(x).flatten(0, 1) for x, _ in parts])
     loss = F.cross_entropy(scores, torch.cat([y.flatten() for _, y in parts]))
     (due,) = torch.autograd.grad(loss, [model.layer.weight])
-    if of_the_step_before:
+    if not number % 2:
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
     given = [(x.clone(), y.clone()) for x, y in parts]
     handed = list(given)
     watch = _Watch(model, given)
+    kept = Kept(model)
     with in_case(case, {"Expected target size": CLASSES}), watch.saved:
         got = answer(model, handed)
     if got is None:
@@ -163,7 +178,8 @@ def _fault_of_step(
         _fault_of_gradient(model, due)
         or _fault_of_loss(got, loss.item())
         or _fault_of_order(watch, lengths)
-        or _fault_of_what_stays(model, list(zip(handed, given, parts, strict=False)), len(handed))
+        or _fault_of_what_stays(list(zip(handed, given, parts, strict=False)), len(handed))
+        or kept.fault()
     )
 
 
@@ -176,11 +192,17 @@ def _fault_of_gradient(model: _Scores, due: Tensor) -> str:
     if not off < 1e-9:
         length = f"{times:.2f} times as long as" if abs(times - 1) >= 0.005 else "as long as"
         return f"the gradient is {length} the whole batch's, and {100 * off:.0f} % of its length away."
-    if model.unused.grad is not None and model.unused.grad.any():
+    beside = model.unused.grad
+    if beside is None:
+        return ""
+    if beside.any():
         return (
             "right gradient, but a weight that the loss does not reach has one, too: that of the step before."
         )
-    return ""
+    return (
+        "right gradient, but the .grad of a weight that the loss does not reach holds zeros, and not None: "
+        "weight decay would shrink it."
+    )
 
 
 def _fault_of_loss(got: Any, due: float) -> str:
@@ -203,7 +225,6 @@ def _fault_of_order(watch: _Watch, lengths: Lengths) -> str:
 
 
 def _fault_of_what_stays(
-    model: nn.Module,
     parts: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]],
     count: int,
 ) -> str:
@@ -214,8 +235,6 @@ def _fault_of_what_stays(
         for name, now, before in zip("xy", given, numbers, strict=True):
             if not torch.equal(now, before):
                 return f"right gradient, but {name} of a micro-batch has other numbers now, also for the next step."
-    if not model.training:
-        return "right gradient, but the model is left in eval mode."
     return ""
 
 
@@ -245,32 +264,44 @@ def _statistics(sizes: tuple[int, ...], parts: tuple[Tensor, ...]) -> list[list[
 
 
 def fault_of_join(answer: Any) -> str:
-    """Ask for the statistics that nn.BatchNorm finds in the whole batch, of two channels in float32."""
+    """Ask for the statistics that nn.BatchNorm finds in the whole batch, of two channels.
+
+    Every second one is in float64, in which a channel may hold one number only.
+    """
     found: list[str] = []
     transcript: list[str] = []
-    for sizes, offset in JOINED:
+    for number, (sizes, offset) in enumerate(JOINED):
+        precise = number % 2 == 1
         x = (random(sum(sizes), 2, seed=len(sizes)) + offset).sort(0).values
-        parts = torch.split(x.float(), list(sizes))
         case = f"micro-batches of {', '.join(map(str, sizes))} values a channel, near {offset:g}"
+        if precise:
+            case += ", in float64"
+        if number % 4 == 3:
+            x[:, 0] = offset
+            case += f", channel 0 all {offset:g}"
+        parts = torch.split(x if precise else x.float(), list(sizes))
         given = _statistics(sizes, parts)
         handed = _statistics(sizes, parts)
         with in_case(case):
             got = answer(*handed)
         norm = nn.BatchNorm1d(2, momentum=1.0).double()
         norm(x)
-        said = _fault_of_statistics(got, norm) or _fault_of_lists(handed, given)
+        said = _fault_of_statistics(got, norm, precise=precise)
+        if said != NONE:
+            said = " ".join(filter(None, (said, _fault_of_lists(handed, given, right=not said))))
         transcript.append(f"{said} {_digits(got)}")
         if said:
             found.append(said if said == NONE else f"{case}: {said}")
     return Fault(found[0], "\n".join(transcript)) if found else ""
 
 
-def _fault_of_lists(handed: list[Any], given: list[Any]) -> str:
+def _fault_of_lists(handed: list[Any], given: list[Any], *, right: bool) -> str:
     for name, now, before in zip(("sizes", "means", "variances"), handed, given, strict=True):
         if len(now) != len(before) or any(
             not torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(now, before, strict=True)
         ):
-            return f"right, but {name} is no longer what it was: who asks again is told something else."
+            says = "right, but" if right else "And"
+            return f"{says} {name} is no longer what it was: who asks again is told something else."
     return ""
 
 
@@ -283,12 +314,13 @@ def _digits(got: Any) -> str:
     )
 
 
-def _fault_of_statistics(got: Any, norm: nn.BatchNorm1d) -> str:
+def _fault_of_statistics(got: Any, norm: nn.BatchNorm1d, *, precise: bool) -> str:
     if got is None:
         return NONE
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         return f"expected two tensors, mean and variance, got {type(got).__name__}."
-    judged_by = (("mean", norm.running_mean, 1e-6), ("variance", norm.running_var, 1e-2))
+    shares = (1e-9, 1e-9) if precise else (1e-6, 1e-2)
+    judged_by = (("mean", norm.running_mean, shares[0]), ("variance", norm.running_var, shares[1]))
     for found, (name, due, share) in zip(got, judged_by, strict=True):
         assert due is not None
         if not isinstance(found, Tensor):
@@ -297,7 +329,13 @@ def _fault_of_statistics(got: Any, norm: nn.BatchNorm1d) -> str:
             )
         if found.shape != due.shape:
             return f"the {name} has the shape {tuple(found.shape)}, expected {tuple(due.shape)}."
-        if not torch.allclose(found.double(), due, rtol=share, atol=1e-6):
-            shown = ", ".join(f"{value:.3f}" for value in found.tolist())
-            return f"the {name} is {shown}, nn.BatchNorm has {due[0]:.3f}, {due[1]:.3f}."
+        if precise and found.dtype != torch.float64:
+            return f"the {name} comes back in {str(found.dtype).removeprefix('torch.')}: digits are lost."
+        if not torch.allclose(found.double(), due, rtol=share, atol=1e-12 if precise else 1e-6):
+            near = torch.allclose(found.double(), due, rtol=1e-3, atol=1e-3)
+            shown, right = (
+                ", ".join(f"{value:.{10 if near else 3}g}" for value in each.tolist())
+                for each in (found, due)
+            )
+            return f"the {name} is {shown}, nn.BatchNorm has {right}."
     return ""

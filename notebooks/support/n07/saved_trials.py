@@ -215,7 +215,12 @@ def fault_of_saved(answer: Any) -> str:
             "right count, but your hooks are still on after the return: they would hold whatever any later "
             "cell saves. Leave the `with` block."
         )
-    return _fault_of_graph(answer) or _fault_of_address(answer) or _fault_of_dead(answer)
+    return (
+        _fault_of_graph(answer)
+        or _fault_of_address(answer)
+        or _fault_of_dead(answer)
+        or _fault_of_broken(answer)
+    )
 
 
 def _fault_of_graph(answer: Any) -> str:
@@ -256,12 +261,67 @@ def _fault_of_graph(answer: Any) -> str:
 
 
 def _fault_of_address(answer: Any) -> str:
+    """Look up what backward will find: of a result, and of views drawn by chance, whose rows need not be neighbours."""
+    copied = "right count, but what backward will find is a copy of the saved tensor, at another address"
     a = random(3, 3).requires_grad_()
     kept = list[Tensor]()
     answer(lambda: kept.append(a.exp()), [])
     node: Any = kept[0].grad_fn
     if node._saved_result.data_ptr() != kept[0].data_ptr():
-        return "right count, but what backward will find is a copy of the saved tensor, at another address."
+        return f"{copied}."
+    for seed in range(12):
+        view, told = _drawn_view(seed)
+        results = list[Tensor]()
+        answer(lambda view=view, results=results: results.append(view.sin()), [])
+        found: Any = results[0].grad_fn
+        if found._saved_self.data_ptr() != view.data_ptr():
+            return f"{copied}: {told}.sin(), a of 4 × 6."
+        if found._saved_self.stride() != view.stride():
+            return (
+                f"right count, but what backward will find reads the memory in another order: {told}.sin()."
+            )
+    return ""
+
+
+def _drawn_view(seed: int) -> tuple[Tensor, str]:
+    """Return a view of a matrix as chance has it, and its code; the first one is the transposed."""
+    chance = Random(seed)
+    view = random(4, 6, seed=seed).requires_grad_()
+    told = "a"
+    cuts: dict[str, Callable[[Tensor], Tensor]] = {
+        ".T": lambda x: x.T,
+        "[1:]": lambda x: x[1:],
+        "[:, 1:]": lambda x: x[:, 1:],
+        "[::2]": lambda x: x[::2],
+        "[None]": lambda x: x[None],
+    }
+    for name in [".T"] if seed == 0 else chance.sample([*cuts], chance.randint(1, 2)):
+        if view.dim() == 2:
+            view = cuts[name](view)
+            told += name
+    return view, told
+
+
+class _Broken(Exception):
+    """Raised in the middle of a forward."""
+
+
+def _fault_of_broken(answer: Any) -> str:
+    """Let forward raise: the hooks must be off all the same."""
+
+    def breaks() -> None:
+        raise _Broken
+
+    def tried(forward: Callable[[], Any], there: list[Tensor]) -> None:
+        with suppress(_Broken):
+            answer(forward, there)
+
+    _, left = _called(tried, breaks, [])
+    if left:
+        return (
+            "right count, but if forward() raises, your hooks stay on, and hold whatever any later cell saves. "
+            "A `with` block is left in any case."
+        )
     return ""
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from support.kit.mistakes import edited
 from support.n07 import checks as n07
@@ -99,6 +100,8 @@ def writes_into_targets(model, parts):
 
 CLEARED = "model.zero_grad()"
 LAST = "return loss.item()"
+ZEROS = "p.grad = torch.zeros_like(p)"
+SET = "setattr(p, 'grad', torch.zeros_like(p))"
 
 
 @pytest.mark.parametrize(
@@ -121,6 +124,24 @@ LAST = "return loss.item()"
             "your list of parts is no longer what it was",
         ),
         (edited(accumulate, (CLEARED, f"{CLEARED}; model.eval()")), "left in eval mode"),
+        (edited(accumulate, (CLEARED, f"{CLEARED}; model.train()")), "is left in train mode"),
+        (
+            edited(accumulate, (CLEARED, f"{CLEARED}; model.requires_grad_(True)")),
+            "a frozen weight requires a gradient",
+        ),
+        (edited(accumulate, (CLEARED, f"{CLEARED}; torch.manual_seed(0)")), "random numbers go on from another place"),
+        (edited(accumulate, (CLEARED, "model.zero_grad(set_to_none=False)")), "holds zeros, and not None"),
+        (edited(accumulate, (CLEARED, f"for p in model.parameters(): {ZEROS}")), "holds zeros, and not None"),
+        (
+            edited(accumulate, (CLEARED, "[p.grad.zero_() for p in model.parameters() if p.grad is not None]")),
+            "holds zeros, and not None",
+        ),
+        (
+            edited(
+                accumulate, (CLEARED, f"{CLEARED}\n    for p in model.parameters():\n        p.requires_grad or {SET}")
+            ),
+            "a frozen weight has a .grad now",
+        ),
         (edited(accumulate, ("!= -100", "> 0")), "Class 0 is a class like the others"),
         (
             edited(accumulate, ("return total", "return round(total, 3)")),
@@ -176,6 +197,23 @@ def never_left(forward, there):
     return sum(storage.nbytes() for storage in saved.values())
 
 
+def hooks_by_hand(forward, there):
+    known = {tensor.untyped_storage().data_ptr() for tensor in there}
+    saved = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            saved[storage.data_ptr()] = storage
+        return tensor.detach()
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
+    hooks.__enter__()
+    forward()
+    hooks.__exit__()
+    return sum(storage.nbytes() for storage in saved.values())
+
+
 HOLDS = "something outside your function still holds the memory"
 
 
@@ -184,6 +222,8 @@ HOLDS = "something outside your function still holds the memory"
     [
         (never_left, "your hooks are still on after the return"),
         (edited(saved_bytes, ("tensor.untyped_storage().data_ptr() for", "tensor.data_ptr() for")), "where a slice"),
+        (hooks_by_hand, "if forward() raises, your hooks stay on"),
+        (edited(saved_bytes, ("tensor.detach()", "tensor.detach().contiguous()")), "at another address: a.T.sin()"),
         (less_what_is_there, " there: expected "),
         (edited(saved_bytes, ("not in known", "not in known and tensor.is_floating_point()")), "30 numbers of int64"),
         (edited(saved_bytes, OUTSIDE, (STORAGES, f"{STORAGES}; everything.append(storage)")), HOLDS),
@@ -209,11 +249,35 @@ def test_hooks_that_an_answer_leaves_on_are_off_after_its_check():
     assert n07.check_jointly(accumulate_jointly)
 
 
+def reentrant(model, parts, loss_of):
+    """A reentrant checkpoint needs an input with a gradient, which it then leaves there."""
+    model.zero_grad()
+    wanted = [part.requires_grad_() for part in parts]
+    loss = loss_of(torch.cat([checkpoint(model, part, use_reentrant=True) for part in wanted]))
+    loss.backward()
+    for part in parts:
+        part.requires_grad_(False)
+    return loss.item()
+
+
+def without_backward(model, parts, loss_of):
+    """Make every .grad by hand, also that of a frozen weight."""
+    frozen = [weight for weight in model.parameters() if not weight.requires_grad]
+    loss = accumulate_jointly(model, parts, loss_of)
+    for weight in frozen:
+        weight.grad = torch.zeros_like(weight)
+    return loss
+
+
 @pytest.mark.parametrize(
     "wrong, says",
     [
         (edited(accumulate_jointly, (CLEARED, f"{CLEARED}; model.eval()")), "left in eval mode"),
         (edited(accumulate_jointly, (CLEARED, f"{CLEARED}; [p.requires_grad_() for p in parts]")), "caller's parts"),
+        (edited(accumulate_jointly, (CLEARED, f"{CLEARED}; model.train()")), "is left in train mode"),
+        (edited(accumulate_jointly, (CLEARED, f"{CLEARED}; torch.manual_seed(0)")), "from another place than before"),
+        (reentrant, "the caller's parts have a .grad now"),
+        (without_backward, "a frozen weight has a .grad now"),
         (edited(accumulate_jointly, (LAST, f"parts.clear(); {LAST}")), "your list of parts is no longer what it was"),
         (
             edited(accumulate_jointly, (CLEARED, f"{CLEARED}; [w.requires_grad_(True) for w in model.parameters()]")),
@@ -247,6 +311,23 @@ def taken_off_the_lists(sizes, means, variances):
     return mean, squares / (count - 1)
 
 
+def into_the_first_mean(sizes, means, variances):
+    """Write the mean of all into the first one, which the spread is then measured by."""
+    mean = means[0]
+    mean *= sizes[0]
+    for n, other in zip(sizes[1:], means[1:], strict=True):
+        mean += n * other
+    mean /= sum(sizes)
+    squares = sum(
+        (n - 1) * variance + n * (mu - mean) ** 2 for n, mu, variance in zip(sizes, means, variances, strict=True)
+    )
+    return mean, squares / (sum(sizes) - 1)
+
+
+def in_float32(sizes, means, variances):
+    return join(sizes, [each.float() for each in means], [each.float() for each in variances])
+
+
 BOTH = "return mean, (within + between) / (total - 1)"
 SPREAD = "(within + between) / (total - 1)"
 
@@ -257,6 +338,9 @@ SPREAD = "(within + between) / (total - 1)"
         (edited(join, (BOTH, f"return mean[None], ({SPREAD})[None]")), "has the shape (1, 2), expected (2,)"),
         (edited(join, (BOTH, f"return mean.tolist(), ({SPREAD}).tolist()")), "expected the mean as a tensor"),
         (in_place, "variances is no longer what it was"),
+        (into_the_first_mean, "And means is no longer what it was"),
+        (in_float32, "comes back in float32: digits are lost"),
+        (edited(join, (BOTH, f"return mean, ({SPREAD}).clamp(min=1e-5)")), "channel 0 all -2: the variance is 1e-05, "),
         (taken_off_the_lists, "sizes is no longer what it was"),
         (edited(join, (SPREAD, "sum(n * v for n, _, v in parts) / total")), "weighted by n: the spread between"),
         (edited(join, ("n * (part - mean) ** 2", "(n - 1) * (part - mean) ** 2")), "not n - 1 of them"),

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from lib.runtime.microbatch import Batch
 from lib.runtime.microbatch import gather as lib_gather
@@ -70,6 +70,40 @@ def test_other_right_ways_to_cut_and_to_join_pass(cut, join):
     assert verdict, verdict.message
 
 
+def first_against_last(batch, chunks):
+    """Compare two lengths only: what stands between them may have another."""
+    tensors = tensors_in(batch)
+    if len(tensors[0]) != len(tensors[-1]):
+        raise ValueError
+    flat, built = tree_flatten(batch)
+    count = min(chunks, len(tensors[0]))
+    cut = [leaf.tensor_split(count) if isinstance(leaf, torch.Tensor) else [leaf] * count for leaf in flat]
+    return [tree_unflatten(part, built) for part in zip(*cut, strict=True)]
+
+
+def by_lists(nest, chunks):
+    """Cut a nest into a list of nests, container by container; an empty one gives an empty list."""
+    if isinstance(nest, torch.Tensor):
+        return list(nest.tensor_split(min(chunks, len(nest))))
+    if isinstance(nest, dict):
+        cut = by_lists(list(nest.values()), chunks)
+        return [dict(zip(nest, part, strict=True)) for part in cut]
+    if isinstance(nest, (tuple, list)):
+        return [type(nest)(part) for part in zip(*(by_lists(inside, chunks) for inside in nest), strict=False)]
+    return [nest] * chunks
+
+
+def test_a_zip_over_an_empty_container_is_told_what_it_lacks():
+    def cut(batch, chunks):
+        if len({len(tensor) for tensor in tensors_in(batch)}) != 1:
+            raise ValueError
+        return by_lists(batch, chunks)
+
+    verdict = n07.check_cut(cut, gather)
+    assert verdict.status == "wrong"
+    assert "got none. In this nest a container is empty: it gives nothing to zip" in verdict.message, verdict.message
+
+
 @pytest.mark.parametrize("rows, chunks", [(7, 4), (3, 4), (1, 1), (12, 5), (5, 8)])
 def test_the_cuts_that_are_expected_are_libs(rows, chunks):
     found = [len(part.tensor) for part in lib_scatter(torch.arange(rows), chunks)]
@@ -129,6 +163,7 @@ def slices_the_number(parts):
         (doubled, "other numbers"),
         (of_matrices, "IndexError"),
         (refuses_otherwise, "into 4: your code raised AssertionError"),
+        (first_against_last, "nothing was raised; a ValueError is wanted"),
         (refuses_by_luck, "built as (·,), expected ·"),
         (only_tuples, "scatter of x, 6 rows, into 4: micro-batch 0: built as (·,), expected ·"),
         (renamed_keys, "built as [·, ·], expected {x: ·, y: ·}"),

@@ -22,9 +22,10 @@ from support.n05.solved import (
 )
 from support.n05.trials import MANY, fault_of_packed
 from support.n05.trials_client import fault_of_client
+from support.n05.trials_epoch import fault_of_epoch
 from support.n05.trials_file import fault_of_file
 from support.n05.trials_index import fault_of_index
-from support.n05.trials_rank import fault_of_epoch, fault_of_rank
+from support.n05.trials_rank import fault_of_rank
 
 check_packed = Exercise(
     "MyPacked",
@@ -167,7 +168,7 @@ check_client = Exercise(
     mistakes=famous(
         MyServerDataset,
         {
-            "A new connection a request is what makes such servers slow: keep it.": (
+            "A new connection for each request: a process connects once, and keeps it.": (
                 "self.owner != os.getpid()",
                 "True",
             ),
@@ -296,7 +297,7 @@ check_epoch = Exercise(
     reference=epoch_batches,
     judge=judged(
         fault_of_epoch,
-        "each mini-epoch's rows in their order, also with workers that persist; none loaded early.",
+        "each mini-epoch's rows in their order, also where one is empty or workers persist; one load at a time.",
     ),
     mistakes=famous(
         epoch_batches,

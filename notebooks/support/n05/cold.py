@@ -140,7 +140,7 @@ class Shards(IterableDataset[str]):
             for first in range(self.rows.start, self.rows.stop, self.PIECE):
                 begin = int(self.bounds[first])
                 end = int(self.bounds[min(first + self.PIECE, self.rows.stop)])
-                yield from os.pread(file, end - begin, begin).decode().splitlines()
+                yield from os.pread(file, end - begin, begin).decode().split("\n")[:-1]
         finally:
             os.close(file)
 

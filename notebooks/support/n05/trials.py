@@ -39,10 +39,14 @@ def rows_fault(dataset: Any, name: str, when: str = "", rows: Sequence[str] = RO
     return fault
 
 
+#: Letters of one to four bytes; at the last three str.splitlines ends a line, and a meta file does not.
+_LETTERS = "ab Äé犬🙂\v\x85\u2028"
+
+
 def random_rows(generator: random.Random, most: int = 12) -> list[str]:
     """Return a few rows of letters that take one to four bytes each; some have none."""
     return [
-        "".join(generator.choices("ab Äé犬🙂", k=generator.randrange(9)))
+        "".join(generator.choices(_LETTERS, k=generator.randrange(9)))
         for _ in range(generator.randrange(most))
     ]
 

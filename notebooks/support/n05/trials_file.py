@@ -14,7 +14,7 @@ import numpy as np
 from support.kit.raised import in_case
 from support.n05.runs import held_and_most, positions, written
 from support.n05.solved import index_of
-from support.n05.trials import MANY, ROWS, TEXT, all_read, difference_told, is_kept, rows_fault
+from support.n05.trials import MANY, ROWS, TEXT, all_read, difference_told, is_kept, random_rows, rows_fault
 from support.n05.watched import FileWatch, watching
 
 
@@ -34,6 +34,7 @@ def fault_of_file(make: Any) -> str:
         fault
         or _fault_of_descriptors(make)
         or _fault_of_long_text(make)
+        or _fault_of_random_files(make)
         or _fault_of_large_file(make)
         or _fault_of_no_rows(make)
         or _fault_of_batches(make)
@@ -65,6 +66,22 @@ def _fault_of_long_text(make: Any) -> str:
     with written(["y" * 9_000, "z"]) as path, in_case("for a row of 9,000 letters"):
         got = make(path, index_of(path))[0]
     return "" if got == "y" * 9_000 else f"of a row of 9,000 letters {len(got):,} come back."
+
+
+def _fault_of_random_files(make: Any) -> str:
+    """Read files of random rows, singly and as a batch: a row may have any letter but a newline, also at its end."""
+    generator = random.Random(13)
+    for _ in range(10):
+        rows = [*random_rows(generator), " a row \u2028", "\x85"]
+        with written(rows) as path, in_case(f"for a file of the rows {rows}"):
+            dataset = make(path, index_of(path))
+            fault = rows_fault(dataset, "dataset", rows=rows)
+            got = dataset.__getitems__([*range(len(rows))])
+            del dataset  # and with it the file that it has opened
+        fault = fault or difference_told(got, rows, f"of {rows}, dataset.__getitems__ of all")
+        if fault:
+            return fault
+    return ""
 
 
 def _fault_of_large_file(make: Any) -> str:

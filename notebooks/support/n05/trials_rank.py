@@ -1,4 +1,4 @@
-"""What RankDataset and its loaders do when they are tried: a function says what is wrong with an answer."""
+"""What RankDataset does when it is tried: a function says what is wrong with an answer."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice, pairwise, product
+from itertools import pairwise, product
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
 
 from lib.data.meta import MetaFile
+from lib.data.permutation import Permutation
 from lib.data.rank_dataset import RankDataset
 from support.kit.raised import in_case
 from support.kit.values import kind_of
 from support.n05.runs import held_and_most, written
-from support.n05.solved import MyRankDataset, epoch_batches
+from support.n05.solved import MyRankDataset
 from support.n05.trials import MANY, TEXT, difference_told
 
 
@@ -33,7 +34,7 @@ class _Request:
     ids: tuple[int, ...]
 
 
-class _Source:
+class Source:
     """Rows that note what was asked for, and how many bytes were in memory at that moment."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
@@ -73,8 +74,6 @@ def _fault_of_requests(asked: Sequence[_Request]) -> str:
     return ""
 
 
-# ---- exercise 4: MyRankDataset
-
 #: Rows, ranks and mini-epochs.
 _JOBS = ((24, 4, 2), (28, 4, 3), (26, 4, 3), (13, 3, 2), (10, 1, 4), (3, 5, 2), (1, 5, 1), (2, 5, 1))
 
@@ -89,10 +88,11 @@ def fault_of_rank(make: Any) -> str:
                     return fault
     return (
         _fault_of_two(make)
-        or _fault_of_large_order(make)
-        or _fault_of_kept_rows(make)
-        or _fault_of_far_rows(make)
+        or _fault_of_large_order(make)  # before the far rows: there what computes too much would not end
         or _fault_of_generators(make)
+        or _fault_of_kept_rows(make)
+        or _fault_of_sequence(make)
+        or _fault_of_far_rows(make)
     )
 
 
@@ -104,7 +104,7 @@ def _fault_of_part(make: Any, meta_file: MetaFile, job: tuple[int, int, int], ep
     theirs = RankDataset(meta_file, world, rank, mini_epochs=parts, seed=seed)
     theirs.set_epoch(epoch)
     wanted = [int(number) for block in theirs.ids(part) for number in block]
-    source = _Source(MANY[:size])
+    source = Source(MANY[:size])
     case = f"N, W, E = {size}, {world}, {parts}; seed {seed}, rank {rank}, epoch {epoch}, part {part}"
     with in_case(case):
         dataset = make(source, world, rank, parts, seed)
@@ -134,41 +134,94 @@ def _fault_of_part(make: Any, meta_file: MetaFile, job: tuple[int, int, int], ep
     return ""
 
 
+def _fault_of_sequence(make: Any) -> str:
+    """Ask one dataset for ids and loads of random epochs and mini-epochs, again and again: nothing may stay of them."""
+    generator = random.Random(17)
+    for _ in range(6):
+        size = generator.randrange(5, 60)
+        world = generator.randrange(1, 6)
+        rank = generator.randrange(world)
+        parts = generator.randrange(1, 4)
+        dataset = make(Source(MANY[:size]), world, rank, parts, 3)
+        truth = MyRankDataset(MANY[:size], world, rank, parts, 3)
+        before = ""
+        for _ in range(12):
+            epoch = generator.choice((0, 1, 2, 9))
+            part = generator.randrange(parts)
+            call = f"{generator.choice(('ids', 'load'))}({epoch}, {part})"
+            case = f"N, W, E = {size}, {world}, {parts}; seed 3, rank {rank}{before}"
+            wanted = truth.ids(epoch, part).tolist()
+            with in_case(f"{case}: {call}"):
+                if call.startswith("ids"):
+                    got = dataset.ids(epoch, part).tolist()
+                else:
+                    dataset.load(epoch, part)
+                    got = [int(dataset[number].split()[1]) for number in range(len(dataset))]
+            fault = difference_told(got, wanted, f"{case}: {call}")
+            if fault:
+                return fault
+            before = f", after {call} of the same dataset"
+    return ""
+
+
 def _fault_of_two(make: Any) -> str:
     """Load a dataset without a seed, then another one: what does the first say now?"""
     wanted = MyRankDataset(MANY[:24], 4, 1, 2).ids(3, 0).tolist()
     with in_case("for two datasets of 24 rows and 4 ranks, one after the other"):
-        first = make(_Source(MANY[:24]), 4, 1, 2)
+        first = make(Source(MANY[:24]), 4, 1, 2)
         fault = difference_told(
             first.ids(3, 0).tolist(), wanted, "without a seed, which is then 0, ids(3, 0)"
         )
         if fault:
             return fault
         first.load(3, 0)
-        make(_Source(MANY[:20]), 2, 0, 5, 9).load(0, 0)
+        make(Source(MANY[:20]), 2, 0, 5, 9).load(0, 0)
         got = [first.ids(3, 0).tolist(), [int(first[number].split()[1]) for number in range(len(first))]]
     return difference_told(got, [wanted] * 2, "ids and items of a dataset, after another one was loaded,")
 
 
 def _fault_of_large_order(make: Any) -> str:
-    with in_case("for 200,000 rows and 8 ranks"):
-        _, _, peak = held_and_most(lambda: make(_Source(range(200_000)), 8, 0, 8).ids(0, 0))
-    if peak > 800_000:
-        whole = "the whole order, at the real size 3.2 GB in each rank: ask Permutation for this rank's places only"
-        return f"for 3,125 ids of 200,000 rows {peak / 1e6:.1f} MB were in memory at a time ({whole})."
+    """Say whether more than a mini-epoch's places are made, or asked of Permutation."""
+    rows = range(2_000_003)
+    count = len(MyRankDataset(rows, 8, 5, 500).ids(0, 250))
+    case = f"for {count} ids of {len(rows):,} rows, 8 ranks and 500 mini-epochs"
+    with in_case(case), _places_counted() as asked:
+        _, _, peak = held_and_most(lambda: make(Source(rows), 8, 5, 500).ids(0, 250))
+    real = "at the real size it is 200 times as much"
+    if sum(asked) > 2 * count:
+        return f"{case} Permutation had to compute {sum(asked):,}, {real}: ask it for this mini-epoch's places only."
+    if peak > 400_000:  # 250,001 turns of 4 bytes are 1 MB
+        return f"{case} {peak / 1e6:.1f} MB were in memory at a time, {real}: make this mini-epoch's places only."
     return ""
 
 
+@contextmanager
+def _places_counted() -> Iterator[list[int]]:
+    """Note how many places each question to a Permutation has."""
+    asked: list[int] = []
+    compute = Permutation._map
+
+    def counted(order: Permutation, index: Any, *, inverse: bool) -> Any:
+        asked.append(int(np.size(index)))
+        return compute(order, index, inverse=inverse)
+
+    with mock.patch.object(Permutation, "_map", counted):
+        yield asked
+
+
 def _fault_of_far_rows(make: Any) -> str:
-    """Compare ids of rows beyond 32 bits; so many mini-epochs that each has a few."""
+    """Compare ids of rows beyond 32 bits; so many ranks that even all turns of one are few."""
     rows = range(2**33 + 3)
-    parts = 2**28
-    with in_case(f"for {len(rows):,} rows, 8 ranks and {parts:,} mini-epochs"):
+    world = 2**20
+    parts = 2**11
+    with in_case(f"for {len(rows):,} rows, {world:,} ranks and {parts:,} mini-epochs"):
         for part in (0, parts // 3, parts - 1):
-            wanted = MyRankDataset(rows, 8, 7, parts).ids(1, part).tolist()
-            got = make(_Source(rows), 8, 7, parts).ids(1, part).tolist()
+            wanted = MyRankDataset(rows, world, world - 1, parts).ids(1, part).tolist()
+            got = make(Source(rows), world, world - 1, parts).ids(1, part).tolist()
             fault = difference_told(
-                got, wanted, f"for {len(rows):,} rows, rank 7 of 8, part {part} of {parts:,}: ids"
+                got,
+                wanted,
+                f"for {len(rows):,} rows, the last of {world:,} ranks, part {part} of {parts:,}: ids",
             )
             if fault:
                 return fault
@@ -176,7 +229,7 @@ def _fault_of_far_rows(make: Any) -> str:
 
 
 def _fault_of_kept_rows(make: Any) -> str:
-    source = _Source(MANY)
+    source = Source(MANY)
     case = f"for {len(MANY)} rows, one rank and 2 mini-epochs"
     first_of_second = 0
 
@@ -190,6 +243,8 @@ def _fault_of_kept_rows(make: Any) -> str:
         return dataset
 
     with in_case(case):
+        loaded()  # what is imported or made once only is kept for no row
+        source.memory.clear()
         _, kept, _ = held_and_most(loaded)
     if not source.asked:
         return f"{case}: load(0, 1) after load(0, 0) asked the source for no row."
@@ -197,15 +252,15 @@ def _fault_of_kept_rows(make: Any) -> str:
     if fault:
         return f"{case}, in a load {fault}."
     each = kept / (len(MANY) // 2)
-    if each > TEXT / len(MANY) + 14:
-        most = f"{each:.0f} bytes are kept for each row, and Packed needs {TEXT / len(MANY) + 8:.0f} (text and offset)"
-        return f"{most}: keep no list of ids and no strings beside it."
+    if each > TEXT / len(MANY) + 22:
+        most = f"{each:.0f} bytes are kept for each row: text and offset need {TEXT / len(MANY) + 8:.0f}"
+        return f"{most}, and an array that says which item is where takes 8 more."
     if source.memory[first_of_second] - source.memory[0] > TEXT / 4:
         return "while the rows of a mini-epoch are read, those of the one before are still in memory."
     return ""
 
 
-def _states() -> dict[str, Any]:
+def states() -> dict[str, Any]:
     """Return the states of the global random generators, as what can be compared."""
     of_numpy: Any = np.random.get_state(legacy=True)  # noqa: NPY002
     return {
@@ -216,7 +271,7 @@ def _states() -> dict[str, Any]:
 
 
 @contextmanager
-def _generators_at(seed: int) -> Iterator[None]:
+def generators_at(seed: int) -> Iterator[None]:
     """Seed the global random generators; at the end they are as they were."""
     python = random.getstate()
     of_numpy = np.random.get_state()  # noqa: NPY002
@@ -236,13 +291,13 @@ def _fault_of_generators(make: Any) -> str:
     by_load: set[str] = set()
     by_item: set[str] = set()
     for seed in (20_261, 20_262):
-        with _generators_at(seed), in_case("for 24 rows, 4 ranks and 2 mini-epochs"):
-            before = _states()
-            dataset = make(_Source(MANY[:24]), 4, 1, 2)
+        with generators_at(seed), in_case("for 24 rows, 4 ranks and 2 mini-epochs"):
+            before = states()
+            dataset = make(Source(MANY[:24]), 4, 1, 2)
             dataset.load(0, 1)
-            loaded = _states()
+            loaded = states()
             _ = [dataset[number] for number in range(len(dataset))]
-            after = _states()
+            after = states()
         by_load |= {name for name in before if before[name] != loaded[name]}
         by_item |= {name for name in before if loaded[name] != after[name]}
     for what, whose in (("load", by_load), ("reading an item", by_item)):
@@ -251,136 +306,4 @@ def _fault_of_generators(make: Any) -> str:
                 f"{what} leaves {' and '.join(sorted(whose))} global random generator elsewhere than it stood: what "
                 "augments with it would draw alike on all ranks."
             )
-    return ""
-
-
-# ---- exercise 5: epoch_batches
-
-
-def _signed(rows: list[str]) -> list[str]:
-    """Put rows together, with a sign where a worker does it."""
-    return [*rows, *(["by worker"] if get_worker_info() else [])]
-
-
-_PLAIN: dict[str, Any] = {"batch_size": 2}
-_WORKERS: dict[str, Any] = {
-    "batch_size": 3,
-    "num_workers": 1,
-    "persistent_workers": True,
-    "collate_fn": _signed,
-    "multiprocessing_context": "fork",
-    "timeout": 20,
-}
-_NOTHING = {"has no len": "Nothing was loaded when the loader was made or iterated."}
-
-
-def fault_of_epoch(answer: Any) -> str:
-    """Deal epochs of one dataset, without workers and with one that persists; then ask for loads and options."""
-    for options in (_PLAIN, _WORKERS):
-        dataset = MyRankDataset(_Source(MANY[:26]), 4, 1, 3)
-        for epoch in (0, 1, 5):
-            fault = _fault_of_batches(answer, dataset, epoch, options)
-            if fault:
-                return fault
-    for parts in (3, 1, 4):
-        fault = _fault_of_loads(answer, parts)
-        if fault:
-            return fault
-    return _fault_of_options(answer) or _fault_of_seeding(answer)
-
-
-def _fault_of_batches(answer: Any, dataset: Any, epoch: int, options: dict[str, Any]) -> str:
-    truth = MyRankDataset(MANY[:26], 4, 1, 3)  # whatever the answer does to its dataset
-    size = options["batch_size"]
-    workers = "num_workers" in options
-    wanted = []
-    for part in range(3):
-        rows = [MANY[number][:9] for number in truth.ids(epoch, part).tolist()]
-        batches = [rows[place : place + size] for place in range(0, len(rows), size)]
-        wanted += [batch + ["by worker"] * workers for batch in batches]
-    how = "a worker that persists and signs" if workers else "no workers"
-    before = {0: "", 1: ", after epoch 0 of the same dataset"}.get(
-        epoch, ", after epochs 0 and 1 of the same dataset"
-    )
-    case = f"for 26 rows, rank 1 of 4, 3 mini-epochs, batches of {size}, {how}, epoch {epoch}{before}"
-    with in_case(case, _NOTHING):
-        dealt = answer(dataset, epoch, **options)
-        if not hasattr(dealt, "__iter__"):
-            return f"an iterator of batches is asked for, not {kind_of(dealt)}."
-        got = [_begins(batch) for batch in islice(dealt, len(wanted) + 1)]
-    return difference_told(got, wanted, f"{case}: the batches, of each row its first letters,")
-
-
-def _begins(batch: Any) -> Any:
-    return [row[:9] for row in batch] if isinstance(batch, (list, tuple)) else batch
-
-
-class _Loads(MyRankDataset):
-    """A rank's dataset that notes which mini-epochs it was told to load."""
-
-    def __init__(self, *job: Any) -> None:
-        super().__init__(*job)
-        self.loads: list[int] = []
-
-    def load(self, epoch: int, mini_epoch: int) -> None:
-        self.loads.append(mini_epoch)
-        super().load(epoch, mini_epoch)
-
-
-def _fault_of_loads(answer: Any, parts: int) -> str:
-    """Say whether every mini-epoch is loaded once, and not before the batches of the one before are out."""
-    dataset = _Loads(_Source(MANY[:24]), 2, 0, parts)
-    case = f"for 24 rows, 2 ranks, mini_epochs = {parts}"
-    batches_of = [-(-len(dataset.ids(0, part)) // 2) for part in range(parts)]
-    with in_case(case):
-        dealt = iter(answer(dataset, 0, batch_size=2))
-        for part, batches in enumerate(batches_of):
-            for number in range(batches):
-                if next(dealt, None) is None:
-                    return f"{case}: in mini-epoch {part} there is no batch {number}."
-                if dataset.loads != [*range(part + 1)]:
-                    there = f"when batch {number} of mini-epoch {part} comes"
-                    return (
-                        f"{case}: {there}, load was called for {dataset.loads}, not for {[*range(part + 1)]}."
-                    )
-        beyond = next(dealt, None)
-    if beyond is not None or dataset.loads != [*range(parts)]:
-        return f"{case}: at the end load was called for {dataset.loads}, not for {[*range(parts)]}."
-    return ""
-
-
-def _fault_of_options(answer: Any) -> str:
-    """Say whether options that no other trial has reach the loader."""
-    for options in ({"batch_size": 2, "drop_last": True}, {"batch_sampler": [[1], [0, 1]]}):
-        truth = MyRankDataset(_Source(MANY[:26]), 4, 1, 3)
-        wanted = [_begins(batch) for batch in epoch_batches(truth, 0, **options)]
-        with in_case(f"for the options {options}"):
-            dealt = answer(MyRankDataset(_Source(MANY[:26]), 4, 1, 3), 0, **options)
-            got = [_begins(batch) for batch in islice(dealt, len(wanted) + 1)]
-        fault = difference_told(got, wanted, f"with the options {options} the batches")
-        if fault:
-            return fault
-    dataset = MyRankDataset(_Source(MANY[:64]), 1, 0, 1)
-    in_order = [MANY[number] for number in dataset.ids(0, 0).tolist()]
-    generator = torch.Generator().manual_seed(0)
-    with in_case("for shuffle=True and a generator"):
-        dealt = answer(dataset, 0, batch_size=4, shuffle=True, generator=generator)
-        rows = [row for batch in dealt for row in batch]
-    if rows == in_order:
-        return "with shuffle=True the rows come in the order of ids: this option has not reached the loader."
-    return difference_told(sorted(rows), sorted(in_order), "with shuffle=True the rows, sorted,")
-
-
-def _fault_of_seeding(answer: Any) -> str:
-    """Say whose global random generator is set. A loader draws from torch's, so where that stands may differ."""
-    ends = []
-    for seed in (20_261, 20_262):
-        with _generators_at(seed), in_case("for 24 rows, 2 ranks, 3 mini-epochs"):
-            _ = [*answer(MyRankDataset(_Source(MANY[:24]), 2, 0, 3), 1, batch_size=2)]
-            ends.append(_states())
-    whose = [name for name in ends[0] if ends[0][name] == ends[1][name]]
-    if whose:
-        return (
-            f"{' and '.join(whose)} global random generator is set to a seed: all ranks would augment alike."
-        )
     return ""

@@ -85,8 +85,13 @@ class _WatchedFile:
         return int(self._file.seek(*place))
 
     def read(self, size: int | None = -1) -> Any:
+        text = self._file.read(size)
+        if isinstance(text, str) and size is not None and size >= 0:
+            size = max(
+                size, len(text.encode())
+            )  # so many letters were asked for, and they take so many bytes
         self._watch.read_at_position(size)
-        return self._told(self._file.read(size))
+        return self._told(text)
 
     read1 = read
 

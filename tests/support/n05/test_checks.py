@@ -155,7 +155,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     "another error": ("client", "dataset[5] raises KeyError, not an IndexError", ("(IndexError if", "(KeyError if")),
     "a request a row": (
         "client",
-        "for a batch of 3 rows the server had 3 requests: send one POST",
+        "for a batch of 9 rows the server had 9 requests: send one POST",
         ('self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))', "[self[i] for i in indices]"),
     ),
     "all rows for one": (
@@ -188,7 +188,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "a connection a batch": (
         "client",
-        "you connected 4 times",
+        "you connected 2 times",
         ('return self.ask("POST"', 'self.owner = None; return self.ask("POST"'),
     ),
     "rows that stay while the next are read": (
@@ -198,12 +198,12 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "the whole order": (
         "rank_dataset",
-        "ask Permutation for this rank's places only",
+        "ask it for this mini-epoch's places only",
         ("epoch=epoch)[places % size]", "epoch=epoch)[np.arange(size)][places % size]"),
     ),
     "the whole order, cut": (
         "rank_dataset",
-        "ask Permutation for this rank's places only",
+        "make this mini-epoch's places only",
         (
             "places = self.rank + self.world_size * np.arange(begin, end)",
             "places = np.arange(turns * self.world_size)[self.rank :: self.world_size][begin:end]",
@@ -254,12 +254,12 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "a list of ids": (
         "rank_dataset",
-        "bytes are kept for each row, and Packed needs",
+        "bytes are kept for each row: text and offset need",
         ("        self.rows = None\n", f"        self.rows = None\n        self.kept = {ID}.tolist()\n"),
     ),
     "a list of rows": (
         "rank_dataset",
-        "bytes are kept for each row, and Packed needs",
+        "bytes are kept for each row: text and offset need",
         (f"MyPacked(self.source.__getitems__({ID}))", f"self.source.__getitems__({ID})"),
     ),
     "a list of numbers": (

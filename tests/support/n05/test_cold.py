@@ -129,6 +129,13 @@ def test_shards_hand_out_each_row_of_their_piece_once_and_not_in_order(captions)
     assert len(set(whole)) == 2000
 
 
+def test_shards_end_a_row_at_a_newline_only(tmp_path):
+    path = tmp_path / "letters.txt"
+    rows = ["a\u2028b", "c\x85", "", "d\x0be"]
+    path.write_text("\n".join(["#", *rows, ""]), encoding="utf-8")
+    assert sorted(cold.Shards(str(path), solved.index_of(path), 1, 0, size=2)) == sorted(rows)
+
+
 @forks
 def test_ranks_train_all_batches_and_one_that_fails_is_an_error(captions):
     path, bounds = captions

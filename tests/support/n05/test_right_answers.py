@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from support.n05 import checks
 
@@ -228,7 +229,54 @@ class AtFork(ByProcess):
         self.connections = {os.getpid(): http.client.HTTPConnection(*self.address, timeout=10)}
 
 
+class InTheFilesOrder(checks.check_rank_dataset.reference):
+    """Packs the rows as they lie in the file, and keeps 8 bytes a row that say which item is where."""
+
+    def load(self, epoch, mini_epoch):
+        self.rows = self.at = None
+        unique, self.at = np.unique(self.ids(epoch, mini_epoch), return_inverse=True)
+        self.rows = PackedFromOneString(self.source.__getitems__(unique))
+
+    def __len__(self):
+        return len(self.at)
+
+    def __getitem__(self, i):
+        return self.rows[self.at[i]]
+
+
+class ShortPlaces(InTheFilesOrder):
+    def load(self, epoch, mini_epoch):
+        super().load(epoch, mini_epoch)
+        self.at = self.at.astype(np.int32)
+
+
+def with_a_name(dataset, epoch, **options):
+    for mini_epoch in range(dataset.mini_epochs):
+        dataset.load(epoch, mini_epoch)
+        loader = DataLoader(dataset, **options)
+        yield from loader
+
+
+def one_ahead(dataset, epoch, **options):
+    for mini_epoch in range(dataset.mini_epochs):
+        dataset.load(epoch, mini_epoch)
+        batches = iter(DataLoader(dataset, **options))
+        following = next(batches, None)
+        while following is not None:
+            batch, following = following, next(batches, None)
+            yield batch
+
+
+def skips_empty_parts(dataset, epoch, **options):
+    for mini_epoch in range(dataset.mini_epochs):
+        dataset.load(epoch, mini_epoch)
+        if len(dataset):
+            yield from DataLoader(dataset, **options)
+
+
 ANSWERS = {
+    checks.check_rank_dataset: (InTheFilesOrder, ShortPlaces),
+    checks.check_epoch: (with_a_name, one_ahead, skips_empty_parts),
     checks.check_packed: (PackedAsItGrows, PackedFromOneString, PackedIntoItsPlace),
     checks.check_index: (
         index_by_find,

@@ -384,6 +384,96 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "places = (self.rank + self.world_size * np.arange(begin, end)) % 2**32",
         ),
     ),
+    "the order of the first epoch is kept": (
+        "rank_dataset",
+        "of the same dataset: ",
+        (
+            "        return Permutation(size, seed=self.seed, epoch=epoch)[places % size]",
+            "        self.order = getattr(self, 'order', None) or Permutation(size, seed=self.seed, epoch=epoch)\n"
+            "        return self.order[places % size]",
+        ),
+    ),
+    "the ids of a mini-epoch are kept, whatever the epoch": (
+        "rank_dataset",
+        "bytes are kept for each row",
+        (
+            "        return Permutation(size, seed=self.seed, epoch=epoch)[places % size]",
+            "        self.kept = getattr(self, 'kept', {})\n"
+            "        if mini_epoch not in self.kept:\n"
+            "            order = Permutation(size, seed=self.seed, epoch=epoch)\n"
+            "            self.kept[mini_epoch] = order[places % size]\n"
+            "        return self.kept[mini_epoch]",
+        ),
+    ),
+    "all turns are made, then cut": (
+        "rank_dataset",
+        "make this mini-epoch's places only",
+        ("np.arange(begin, end)", "np.arange(turns)[begin:end]"),
+    ),
+    "all places of the rank are asked for, then cut": (
+        "rank_dataset",
+        "'s places only",
+        ("np.arange(begin, end)", "np.arange(turns)", "[places % size]", "[places % size][begin:end]"),
+    ),
+    "the order is walked through up to the places": (
+        "rank_dataset",
+        "ask it for this mini-epoch's places only",
+        (
+            "return Permutation(size, seed=self.seed, epoch=epoch)[places % size]",
+            "import itertools; order = Permutation(size, seed=self.seed, epoch=epoch)\n"
+            "        first, step = self.rank + self.world_size * begin, self.world_size\n"
+            "        walk = itertools.islice(itertools.cycle(range(1)), 0) if first >= size else "
+            "itertools.islice(order, first, min(size, self.world_size * end), step)\n"
+            "        found = np.fromiter(walk, np.int64)\n"
+            "        return np.append(found, order[places[len(found) :] % size])",
+        ),
+    ),
+    "torch is seeded in load": (
+        "rank_dataset",
+        "load leaves torch's global random generator elsewhere",
+        (
+            "        self.rows = None\n        self",
+            "        import torch; torch.manual_seed(epoch)\n        self.rows = None\n        self",
+        ),
+    ),
+    "it ends with the first empty mini-epoch": (
+        "epoch",
+        "for 3 rows, rank 0 of 5, 2 mini-epochs of [0, 1] rows",
+        (DEAL, "if not len(dataset): return\n        " + DEAL),
+    ),
+    "the batches of a load in a list": (
+        "epoch",
+        "batches that wait are a second copy of their rows",
+        (DEAL, "yield from list(DataLoader(dataset, **options))"),
+    ),
+    "all loaders are kept": (
+        "epoch",
+        "2 loaders of earlier mini-epochs are there",
+        (
+            LOOP,
+            "    kept = []\n" + LOOP,
+            DEAL,
+            "kept.append(DataLoader(dataset, **options)); yield from kept[-1]",
+        ),
+    ),
+    "the first of its lines, as str sees them": (
+        "file",
+        "should be",
+        ("return os.pread", "text = os.pread", ".decode()", ".decode(); return (text.splitlines() or [text])[0]"),
+    ),
+    "rows without the spaces at their ends": ("file", "should be", (".decode()", ".decode().rstrip()")),
+    "blocks of letters": (
+        "index",
+        "bytes",
+        (
+            'open(path, "rb")',
+            'open(path, encoding="utf-8", newline="")',
+            "np.frombuffer(text, np.uint8)",
+            "np.frombuffer(text.encode(), np.uint8)",
+            "place += len(text)",
+            "place += len(text.encode())",
+        ),
+    ),
 }
 
 

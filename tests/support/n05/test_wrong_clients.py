@@ -42,7 +42,7 @@ ANSWERS = {  # what is said, (old, new, …)
         ),
     ),
     "four rows a request": (
-        "each is one request, and nothing is kept",
+        "for a batch of 9 rows the server had 3 requests",
         (
             'return self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))',
             "return [row for k in range(0, len(indices), 4) "
@@ -66,6 +66,25 @@ ANSWERS = {  # what is said, (old, new, …)
         "you raise StopIteration, which ends the loop around it",
         ("else RuntimeError)", "else StopIteration)"),
     ),
+    "the length is asked for with every batch": (
+        " GET /len",
+        (
+            '        return self.ask("POST"',
+            "        if max(indices, default=0) >= len(self): raise IndexError(max(indices))\n"
+            '        return self.ask("POST"',
+        ),
+    ),
+    "the length is asked for with every row": (
+        " GET /len",
+        (
+            '        return self.ask("GET", f"/get/{index}")',
+            '        if index >= len(self): raise IndexError(index)\n        return self.ask("GET", f"/get/{index}")',
+        ),
+    ),
+    "a new connection after a complaint": (
+        "you connect anew",
+        ("        if answer.status != 200:\n", "        if answer.status != 200:\n            self.owner = 0\n"),
+    ),
     "always five": ("len(dataset) should be", ('return self.ask("GET", "/len")', "return 5")),
     "one connection for all clients": (
         "for two servers",
@@ -87,3 +106,31 @@ def test_a_wrong_client_is_told_what_is_wrong_with_it(name):
     verdict = check_client(famous(check_client.reference, {name: changes})[name])
     assert verdict.status == "wrong", verdict
     assert said in verdict.message, verdict
+
+
+def test_an_answer_that_comes_too_late_once_is_no_fault():
+    late = []
+
+    class OnceLate(check_client.reference):
+        def ask(self, method, path, body=None):
+            if body and len(body) > 100_000 and not late:
+                late.append(body)
+                self.connection.request(method, path, body)  # its answer is never read
+                raise TimeoutError("timed out")
+            return super().ask(method, path, body)
+
+    verdict = check_client(OnceLate)
+    assert late
+    assert verdict, verdict
+
+
+def test_an_answer_that_is_never_read_is_a_fault_each_time():
+    class AlwaysLate(check_client.reference):
+        def ask(self, method, path, body=None):
+            if body and len(body) > 100_000:
+                self.connection.request(method, path, body)
+                raise TimeoutError("timed out")
+            return super().ask(method, path, body)
+
+    verdict = check_client(AlwaysLate)
+    assert "the request after a status of 404 or 413 fails with CannotSendRequest" in verdict.message, verdict

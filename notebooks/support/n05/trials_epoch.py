@@ -1,0 +1,189 @@
+"""What the loop over an epoch's loaders does when it is tried: a function says what is wrong with an answer."""
+
+from __future__ import annotations
+
+import gc
+import random
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, get_worker_info
+
+from support.kit.raised import in_case
+from support.kit.values import kind_of
+from support.n05.solved import MyRankDataset, epoch_batches
+from support.n05.trials import MANY, difference_told
+from support.n05.trials_rank import Source, generators_at, states
+
+
+def _signed(rows: list[str]) -> list[str]:
+    """Put rows together, with a sign where a worker does it."""
+    return [*rows, *(["by worker"] if get_worker_info() else [])]
+
+
+_PLAIN: dict[str, Any] = {"batch_size": 2}
+_WORKERS: dict[str, Any] = {
+    "batch_size": 3,
+    "num_workers": 1,
+    "persistent_workers": True,
+    "collate_fn": _signed,
+    "multiprocessing_context": "fork",
+    "timeout": 20,
+}
+_NOTHING = {"has no len": "Nothing was loaded when the loader was made or iterated."}
+
+
+def fault_of_epoch(answer: Any) -> str:
+    """Deal epochs of one dataset, without workers and with one that persists; then ask for loads and options."""
+    for options in (_PLAIN, _WORKERS):
+        dataset = MyRankDataset(Source(MANY[:26]), 4, 1, 3)
+        for epoch in (0, 1, 5):
+            fault = _fault_of_batches(answer, dataset, epoch, options)
+            if fault:
+                return fault
+    for parts in (3, 1, 4):
+        fault = _fault_of_loads(answer, parts)
+        if fault:
+            return fault
+    return _fault_of_small_jobs(answer) or _fault_of_options(answer) or _fault_of_seeding(answer)
+
+
+def _fault_of_small_jobs(answer: Any) -> str:
+    """Deal epochs of a few rows to many ranks, so that mini-epochs are empty: the first, one between, the last."""
+    generator = random.Random(19)
+    jobs = [(3, 5, 0, 2), (3, 5, 4, 3), (4, 2, 1, 5)]
+    for _ in range(12):
+        world = generator.randrange(1, 6)
+        jobs.append(
+            (generator.randrange(1, 12), world, generator.randrange(world), generator.randrange(1, 7))
+        )
+    for size, world, rank, parts in jobs:
+        dataset = MyRankDataset(Source(MANY[:size]), world, rank, parts)
+        truth = MyRankDataset(MANY[:size], world, rank, parts)
+        wanted = [MANY[number] for part in range(parts) for number in truth.ids(1, part).tolist()]
+        turns = [len(truth.ids(1, part)) for part in range(parts)]
+        case = f"for {size} rows, rank {rank} of {world}, {parts} mini-epochs of {turns} rows, the rows of an epoch"
+        with in_case(case):
+            got = [row for batch in answer(dataset, 1, batch_size=2) for row in batch]
+        fault = difference_told([row[:9] for row in got], [row[:9] for row in wanted], case)
+        if fault:
+            return fault
+    return ""
+
+
+def _fault_of_batches(answer: Any, dataset: Any, epoch: int, options: dict[str, Any]) -> str:
+    truth = MyRankDataset(MANY[:26], 4, 1, 3)  # whatever the answer does to its dataset
+    size = options["batch_size"]
+    workers = "num_workers" in options
+    wanted = []
+    for part in range(3):
+        rows = [MANY[number][:9] for number in truth.ids(epoch, part).tolist()]
+        batches = [rows[place : place + size] for place in range(0, len(rows), size)]
+        wanted += [batch + ["by worker"] * workers for batch in batches]
+    how = "a worker that persists and signs" if workers else "no workers"
+    before = {0: "", 1: ", after epoch 0 of the same dataset"}.get(
+        epoch, ", after epochs 0 and 1 of the same dataset"
+    )
+    case = f"for 26 rows, rank 1 of 4, 3 mini-epochs, batches of {size}, {how}, epoch {epoch}{before}"
+    with in_case(case, _NOTHING):
+        dealt = answer(dataset, epoch, **options)
+        if not hasattr(dealt, "__iter__"):
+            return f"an iterator of batches is asked for, not {kind_of(dealt)}."
+        got = [_begins(batch) for batch in islice(dealt, len(wanted) + 1)]
+    return difference_told(got, wanted, f"{case}: the batches, of each row its first letters,")
+
+
+def _begins(batch: Any) -> Any:
+    return [row[:9] for row in batch] if isinstance(batch, (list, tuple)) else batch
+
+
+class _Loads(MyRankDataset):
+    """A rank's dataset that notes which mini-epochs it loads, what is read of one, and loaders that outlive theirs."""
+
+    def __init__(self, *job: Any) -> None:
+        super().__init__(*job)
+        self.loads: list[int] = []
+        self.read = 0
+        self.outlived = 0
+
+    def load(self, epoch: int, mini_epoch: int) -> None:
+        gc.collect()
+        alive = sum(issubclass(type(one), DataLoader) and one.dataset is self for one in gc.get_objects())
+        self.outlived = max(self.outlived, alive)
+        self.loads.append(mini_epoch)
+        self.read = 0
+        super().load(epoch, mini_epoch)
+
+    def __getitem__(self, i: int) -> Any:
+        self.read += 1
+        return super().__getitem__(i)
+
+
+def _fault_of_loads(answer: Any, parts: int) -> str:
+    """Say whether every mini-epoch is loaded once, and not before the batches of the one before are out."""
+    dataset = _Loads(Source(MANY[:24]), 2, 0, parts)
+    case = f"for 24 rows, 2 ranks, mini_epochs = {parts}"
+    batches_of = [-(-len(dataset.ids(0, part)) // 2) for part in range(parts)]
+    with in_case(case):
+        dealt = iter(answer(dataset, 0, batch_size=2))
+        for part, batches in enumerate(batches_of):
+            for number in range(batches):
+                if next(dealt, None) is None:
+                    return f"{case}: in mini-epoch {part} there is no batch {number}."
+                if dataset.loads != [*range(part + 1)]:
+                    there = f"when batch {number} of mini-epoch {part} comes"
+                    return (
+                        f"{case}: {there}, load was called for {dataset.loads}, not for {[*range(part + 1)]}."
+                    )
+                if dataset.read > 2 * (number + 2):  # one batch ahead is none of a copy
+                    return (
+                        f"{case}: when batch {number} of mini-epoch {part} comes, {dataset.read} rows have been read: "
+                        "batches that wait are a second copy of their rows."
+                    )
+        beyond = next(dealt, None)
+    if beyond is not None or dataset.loads != [*range(parts)]:
+        return f"{case}: at the end load was called for {dataset.loads}, not for {[*range(parts)]}."
+    if dataset.outlived > 1:  # one may still have a name
+        return (
+            f"{case}: {dataset.outlived} loaders of earlier mini-epochs are there when the last one is loaded; with "
+            "persistent_workers their workers are, too, each with the rows of then."
+        )
+    return ""
+
+
+def _fault_of_options(answer: Any) -> str:
+    """Say whether options that no other trial has reach the loader."""
+    for options in ({"batch_size": 2, "drop_last": True}, {"batch_sampler": [[1], [0, 1]]}):
+        truth = MyRankDataset(Source(MANY[:26]), 4, 1, 3)
+        wanted = [_begins(batch) for batch in epoch_batches(truth, 0, **options)]
+        with in_case(f"for the options {options}"):
+            dealt = answer(MyRankDataset(Source(MANY[:26]), 4, 1, 3), 0, **options)
+            got = [_begins(batch) for batch in islice(dealt, len(wanted) + 1)]
+        fault = difference_told(got, wanted, f"with the options {options} the batches")
+        if fault:
+            return fault
+    dataset = MyRankDataset(Source(MANY[:64]), 1, 0, 1)
+    in_order = [MANY[number] for number in dataset.ids(0, 0).tolist()]
+    generator = torch.Generator().manual_seed(0)
+    with in_case("for shuffle=True and a generator"):
+        dealt = answer(dataset, 0, batch_size=4, shuffle=True, generator=generator)
+        rows = [row for batch in dealt for row in batch]
+    if rows == in_order:
+        return "with shuffle=True the rows come in the order of ids: this option has not reached the loader."
+    return difference_told(sorted(rows), sorted(in_order), "with shuffle=True the rows, sorted,")
+
+
+def _fault_of_seeding(answer: Any) -> str:
+    """Say whose global random generator is set. A loader draws from torch's, so where that stands may differ."""
+    ends = []
+    for seed in (20_261, 20_262):
+        with generators_at(seed), in_case("for 24 rows, 2 ranks, 3 mini-epochs"):
+            _ = [*answer(MyRankDataset(Source(MANY[:24]), 2, 0, 3), 1, batch_size=2)]
+            ends.append(states())
+    whose = [name for name in ends[0] if ends[0][name] == ends[1][name]]
+    if whose:
+        return (
+            f"{' and '.join(whose)} global random generator is set to a seed: all ranks would augment alike."
+        )
+    return ""

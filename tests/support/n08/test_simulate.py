@@ -170,3 +170,15 @@ def test_a_deadlock_is_named_by_what_waits_and_may_tell_the_ring_but_not_what_st
 def test_a_sum_in_place_of_the_later_time_is_not_told_from_where_a_gradient_comes():
     added = edited(solved.simulate, ("max(free[j], arrival(kind, i, j))", "free[j] + arrival(kind, i, j)"))
     assert not any(sentence in n08.check_simulate(added).message for sentence in n08.check_simulate.mistakes)
+
+
+def test_messages_are_free_where_none_is_said():
+    def without_default(orders, costs, message):
+        return solved.simulate(orders, costs, message)
+
+    verdict = n08.check_simulate(without_default)
+    assert verdict.status == "wrong"
+    assert "message" in verdict.message
+    dear = n08.check_simulate(lambda orders, costs, message=1: solved.simulate(orders, costs, message))
+    assert dear.status == "wrong"
+    assert "F0 on rank 1 ends at 3, expected 2" in dear.message

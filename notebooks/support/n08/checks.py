@@ -38,6 +38,7 @@ from support.n08.trials import (
     fault_of_two_held,
     held_by_dice,
     machines,
+    on_paper,
     orders_of,
 )
 
@@ -363,10 +364,6 @@ check_illegal = Exercise(
             ["F1"],
         ),
         "Rank 0's task comes first, then rank 1's.": ("D", ["F1", "B0"]),
-        "It is D. Those are not the first tasks that never start: go on as far as each rank gets.": (
-            "D",
-            ["F2", "F1"],
-        ),
     },
 )
 """Exercise 6: the letter of the orders that can't run, and where each rank is stuck."""
@@ -382,5 +379,23 @@ def _judge_illegal(exercise: Exercise, letter: Any, tasks: Any) -> Verdict:
     if (letter, at) == exercise.reference:
         return exercise.right("rank 0 waits with B0 for rank 1, which waits with F1 for rank 0.")
     said = [why for why, wrong in exercise.mistakes.items() if wrong == (letter, at)]
+    if letter == exercise.reference[0] and not said:
+        return exercise.wrong(_misplaced(at, exercise.reference[1]))
     said += [why for why, (wrong, _) in [*exercise.mistakes.items()][::-1] if wrong == letter]
     return exercise.wrong(said[0] if said else f"{letter!r} is none of {', '.join(TABLES)}.")
+
+
+def _misplaced(at: list[str], stuck: list[str]) -> str:
+    """Say which rank's task of D is not the one at which it is stuck, and on which side of it that stands."""
+    if len(at) != len(stuck):
+        return f"It is D; a task for each of two ranks is asked for, not {len(at)}."
+    said = []
+    for rank, (task, waiting) in enumerate(zip(at, stuck, strict=True)):
+        tasks = on_paper(TABLES["D"][rank]).split()
+        if task not in tasks:
+            said.append(f"Rank {rank} has no task {task}.")
+        elif tasks.index(task) < tasks.index(waiting):
+            said.append(f"Rank {rank} does get through {task}: go on.")
+        elif task != waiting:
+            said.append(f"Rank {rank} stops before it comes to {task}.")
+    return f"It is D. {' '.join(said)}"

@@ -142,8 +142,13 @@ def rank_peak(
     return int(live.peak)
 
 
-def never_waiting(m: int, n: int, forward: float = 1, backward: float = 2) -> list[list[Task]]:
-    """Return the orders of ranks that never wait while they have something to do; backward first, if it can begin."""
+def never_waiting(
+    m: int, n: int, message: float = 0, forward: float = 1, backward: float = 2
+) -> list[list[Task]]:
+    """Return the orders of ranks that never wait while they have something to do; backward first, if it can begin.
+
+    Which task is there first depends on how long a message takes, so each `message` has its own orders.
+    """
     orders: list[list[Task]] = [[] for _ in range(n)]
     ends = Ends()
     free = [0.0] * n
@@ -152,8 +157,11 @@ def never_waiting(m: int, n: int, forward: float = 1, backward: float = 2) -> li
         able = []
         for kind, i, j in left:
             need = needed_by(kind, i, j, n)
-            if need is None or need in ends:
-                able.append((max(free[j], ends[need] if need else 0.0), kind, i, j))
+            if need is None:
+                able.append((free[j], kind, i, j))
+            elif need in ends:
+                there = ends[need] if need[2] == j else ends[need] + message
+                able.append((max(free[j], there), kind, i, j))
         _, kind, i, j = task = min(able)  # the earliest; of equals "B" stands before "F"
         left.remove(task[1:])
         orders[j].append((kind, i))

@@ -1,7 +1,6 @@
 """What is particular about the checks of notebook 08; what all exercises have in common is in test_detectors."""
 
 import itertools
-from functools import cache
 
 import pytest
 
@@ -46,7 +45,25 @@ def test_a_run_waits_where_lib_says_and_ranks_that_never_wait_end_no_earlier_and
     assert solved.live_activations(orders) == [8, 7, 4, 1]
 
 
-def test_other_ways_to_write_clock_cycles_and_simulate_pass_and_an_endless_one_gets_an_answer():
+@pytest.mark.parametrize("message", [0, 0.1, 1, 1.5, 2, 10])
+@pytest.mark.parametrize(("m", "n"), [(8, 4), (16, 3), (5, 2)])
+def test_ranks_that_never_wait_do_not_wait_with_messages_either_and_are_as_fast_as_gpipe(m, n, message):
+    orders = never_waiting(m, n, message)
+    costs = {"F": [1] * n, "B": [2] * n}
+    run = run_of(orders, solved.simulate, message=message)
+    for wait in run.waits:
+        begun = {span.label for span in run.trace.only(lane=run.trace.lanes[wait.rank]) if span.start < wait.end}
+        for kind, i in orders[wait.rank]:
+            needed = needed_by(kind, i, wait.rank, n)
+            if f"{wait.rank}{kind}{i}" not in begun and needed:
+                (end,) = (span.end for span in run.trace if span.label == f"{needed[2]}{needed[0]}{needed[1]}")
+                travel = message if needed[2] != wait.rank else 0
+                assert end + travel >= wait.end - 1e-9
+    assert max(solved.simulate(orders, costs, message).values()) == pytest.approx(run.trace.end)
+    assert run.trace.end == pytest.approx(max(solved.simulate(solved.gpipe(m, n), costs, message).values()))
+
+
+def test_other_ways_to_write_clock_cycles_pass_and_an_endless_one_gets_an_answer():
     def by_sum(m, n):
         return ([[k - j, j] for j in range(n - 1, -1, -1) if 0 <= k - j < m] for k in range(m + n - 1))
 
@@ -58,8 +75,6 @@ def test_other_ways_to_write_clock_cycles_and_simulate_pass_and_an_endless_one_g
 
     assert n08.check_clock_cycles(by_sum)
     assert n08.check_clock_cycles(by_needs)
-    assert n08.check_simulate(recursive)
-    assert n08.check_simulate(by_events)
     flat = n08.check_clock_cycles(lambda m, n: [pair for clock in by_sum(m, n) for pair in clock])
     assert "clock 0 is no list of pairs (i, j)" in flat.message
     endless = n08.check_clock_cycles(lambda m, n: iter(lambda: [(0, 0)], None))
@@ -108,168 +123,6 @@ def test_famous_wrong_guesses_are_told_where_they_come_from():
     assert "that keeps the bubble" in n08.guess_growth(31, 2, 32).message
     assert "that is it" in n08.guess_growth(6, 2, 32).message
     assert "not the same micro-batches" in n08.guess_right_letters(4, ["a01", "d01", "d01", "d01"]).message
-
-
-def recursive(orders, costs, message=0):
-    """Another way to write it: each end is asked of the ends that it needs; a ring is found by being asked twice."""
-    ends = {}
-    asked = set()
-    last = len(orders) - 1
-
-    def end(kind, i, j):
-        if (kind, i, j) not in ends:
-            if (kind, i, j) in asked or (kind, i) not in orders[j]:
-                waiting = [next((t for t in order if (*t, k) not in ends), "") for k, order in enumerate(orders)]
-                raise RuntimeError(f"deadlock at {waiting}")
-            asked.add((kind, i, j))
-            place = orders[j].index((kind, i))
-            free = end(*orders[j][place - 1], j) if place else 0
-            if kind == "F":
-                there = end("F", i, j - 1) + message if j else 0
-            elif kind == "B":
-                there = end("F", i, j) if j == last else end("B", i, j + 1) + message
-            else:
-                there = 0
-            ends[kind, i, j] = max(free, there) + costs[kind][j]
-        return ends[kind, i, j]
-
-    stuck = None
-    for j, order in enumerate(orders):
-        for task in order:
-            try:
-                end(*task, j)
-            except RuntimeError as error:
-                asked.clear()
-                stuck = error
-                break
-    if stuck:
-        waiting = [next((t for t in order if (*t, j) not in ends), "") for j, order in enumerate(orders)]
-        raise RuntimeError(f"deadlock at {waiting}")
-    return ends
-
-
-def by_events(orders, costs, message=0):
-    """A third way: counters instead of copies, one task at a time, what arrives is written down for its reader."""
-    done = [0] * len(orders)
-    free = [0] * len(orders)
-    last = len(orders) - 1
-    mail = {("F", i, 0): 0 for order in orders for _, i in order}
-    ends = {}
-    while True:
-        for j, order in enumerate(orders):
-            if done[j] < len(order):
-                kind, i = order[done[j]]
-                if kind not in ("F", "B") or (kind, i, j) in mail:
-                    break
-        else:
-            left = [f"{orders[j][done[j]]}" for j in range(len(orders)) if done[j] < len(orders[j])]
-            if left:
-                raise RuntimeError(f"they wait for ever: {left}")
-            return ends
-        free[j] = ends[kind, i, j] = max(free[j], mail.get((kind, i, j), 0)) + costs[kind][j]
-        done[j] += 1
-        if kind == "F":
-            mail[("B", i, j) if j == last else ("F", i, j + 1)] = free[j] + (0 if j == last else message)
-        elif kind == "B" and j:
-            mail["B", i, j - 1] = free[j] + message
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (edited(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
-        (edited(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
-        (edited(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
-        (edited(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
-        (
-            edited(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")),
-            "these orders can run: their last task ends at",
-        ),
-        (lambda orders, costs, message=0: [], "not a dictionary"),
-        (lambda orders, costs, message=0: None, "is a `return` missing?"),
-        (lambda orders, costs, message=0: {}, "F0 on rank 0 has no end"),
-        (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
-        (lambda *given: solved.simulate(*given) | {"end": 3}, "an end for 'end', which is no task"),
-        (lambda *given: {key: str(end) for key, end in solved.simulate(*given).items()}, "expected a number"),
-        (lambda o, costs, *more: [solved.simulate(o, costs, *more), costs.clear()][0], "changes `costs`"),
-        (edited(solved.simulate, ("max(free[j], arrival(kind, i, j))", "free[j] + arrival(kind, i, j)")), "ends at"),
-    ],
-)
-def test_a_wrong_simulate_is_told_what_is_wrong(wrong, says):
-    verdict = n08.check_simulate(wrong)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
-def in_rounds(count):
-    """Return a simulate that visits each rank so many times, and each time goes as far as it can."""
-
-    def simulate(orders, costs, message=0):
-        ends = {}
-        free = [0] * len(orders)
-        done = [0] * len(orders)
-        last = len(orders) - 1
-        for _ in range(count(orders)):
-            for j, order in enumerate(orders):
-                while done[j] < len(order):
-                    kind, i = order[done[j]]
-                    need, way = None, message
-                    if kind == "F" and j:
-                        need = ("F", i, j - 1)
-                    elif kind == "B":
-                        need, way = (("F", i, j), 0) if j == last else (("B", i, j + 1), message)
-                    if need is not None and need not in ends:
-                        break
-                    there = 0 if need is None else ends[need] + way
-                    free[j] = ends[kind, i, j] = max(free[j], there) + costs[kind][j]
-                    done[j] += 1
-        waiting = [f"rank {j}: {order[done[j]]}" for j, order in enumerate(orders) if done[j] < len(order)]
-        if waiting:
-            raise RuntimeError(", ".join(waiting))
-        return ends
-
-    return simulate
-
-
-def test_as_many_rounds_as_there_are_tasks_are_enough_and_a_number_that_orders_can_exceed_is_not():
-    assert n08.check_simulate(in_rounds(lambda orders: sum(map(len, orders)) + 1))
-    for count in (
-        lambda orders: 2 * len(orders),
-        lambda orders: len(orders),
-        lambda orders: max(map(len, orders)),
-        lambda orders: 1,
-        lambda orders: 10,
-        lambda orders: 50,
-        lambda orders: 90,
-    ):
-        verdict = n08.check_simulate(in_rounds(count))
-        assert verdict.status == "wrong"
-        assert "these orders can run: their last task ends at" in verdict.message
-        assert "key" not in verdict.message
-    assert "stop when a round has done nothing" in n08.check_simulate(in_rounds(lambda orders: 2 * len(orders))).message
-    assert "One visit to each rank is not enough" in n08.check_simulate(in_rounds(lambda orders: 1)).message
-
-
-def test_an_end_at_zero_is_an_end():
-    falsy = edited(solved.simulate, ("return ends.get(", "return (ends.get("), (", inf)", ", 0) or inf)"))
-    assert "An end at 0 is an end, too" in n08.check_simulate(falsy).message
-
-
-def test_a_deadlock_is_named_by_what_waits_and_may_tell_the_ring_but_not_what_stands_behind():
-    def worded(words):
-        return edited(solved.simulate, ('"deadlock: " + ", ".join(waiting)', words), names={"needed": needed_by})
-
-    ring = '", ".join(f"rank {j}: {o[0]} needs {needed(*o[0], j, len(orders))}" for j, o in enumerate(left) if o)'
-    assert n08.check_simulate(worded(ring))
-    assert n08.check_simulate(worded('" and ".join(f"{o[0][0]} {o[0][1]} on {j}" for j, o in enumerate(left) if o)'))
-    verdict = n08.check_simulate(worded('" ".join(f"{kind}{i}" for o in left for kind, i in o)'))
-    assert verdict.status == "wrong"
-    assert "no rank waits there" in verdict.message
-
-
-def test_a_sum_in_place_of_the_later_time_is_not_told_from_where_a_gradient_comes():
-    added = edited(solved.simulate, ("max(free[j], arrival(kind, i, j))", "free[j] + arrival(kind, i, j)"))
-    assert not any(sentence in n08.check_simulate(added).message for sentence in n08.check_simulate.mistakes)
 
 
 # ---- what is held
@@ -356,132 +209,6 @@ def test_other_counts_of_what_is_held_pass():
     assert "can be read only once" in n08.check_live(lambda orders: iter(by_sums(orders))).message
 
 
-# ---- turning early
-
-
-def by_megatron(m, n):
-    """Megatron's way to write it: rounds that begin with a forward, one warm-up forward fewer."""
-    orders = []
-    for j in range(n):
-        warm = min(n - j - 1, m)
-        row = [("F", i) for i in range(warm)]
-        for i in range(m - warm):
-            row += [("F", warm + i), ("B", i)]
-        orders.append(row + [("B", i) for i in range(m - warm, m)])
-    return orders
-
-
-def by_limit(m, n):
-    """A greedy way: go forward as long as there is room, otherwise back."""
-    orders = []
-    for j in range(n):
-        row = []
-        forward = back = 0
-        while back < m:
-            if forward < m and forward - back < n - j:
-                row.append(("F", forward))
-                forward += 1
-            else:
-                row.append(("B", back))
-                back += 1
-        orders.append(row)
-    return orders
-
-
-def test_other_ways_to_turn_early_pass_also_as_tuples():
-    assert n08.check_turn_early(by_megatron)
-    assert n08.check_turn_early(by_limit)
-    assert n08.check_turn_early(lambda m, n: tuple(map(tuple, by_limit(m, n))))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (lambda m, n: [[f"{kind}{i}" for kind, i in row] for row in by_limit(m, n)], "a task is a pair"),
-        (lambda m, n: by_limit(m, n)[0], "there should be an order for each of 1 ranks, and there are 4"),
-        (lambda m, n: dict(enumerate(by_limit(m, n))), "not dict"),
-        (lambda m, n: None, "returned None"),
-        (lambda m, n: never_waiting(m, n), "would do"),
-        (lambda m, n: [row[::-1] for row in by_limit(m, n)], "sequence"),
-        (lambda m, n: [row + row[-1:] for row in by_limit(m, n)], "2 times"),
-        (lambda m, n: by_limit(m, n)[::-1], "wait for each other"),
-        (lambda m, n: [*by_limit(m, n - 1), by_limit(m, 1)[0]] if n > 2 else by_limit(m, n), "ticks"),
-    ],
-)
-def test_a_wrong_turn_is_told_what_it_costs_or_what_it_is_not(wrong, says):
-    verdict = n08.check_turn_early(wrong)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
-def test_only_one_order_holds_so_little_in_that_time():
-    """All orders of 4 micro-batches on 2 ranks, in sequence, with at most 2 and 1 held: one of them takes 15 ticks."""
-    rows = {2: in_sequence(4, 2), 1: in_sequence(4, 1)}
-    costs = {"F": [1, 1], "B": [2, 2]}
-    found = []
-    for pair in itertools.product(rows[2], rows[1]):
-        took = max(solved.simulate(pair, costs).values())
-        if took <= 15:
-            found.append([list(row) for row in pair])
-    assert found == [solved.turn_early(4, 2)]
-
-
-@cache
-def in_sequence(m, most, forward=0, back=0):
-    """Return all orders that take micro-batches in sequence and hold so many at most."""
-    if back == m:
-        return [()]
-    found = []
-    if forward < m and forward - back < most:
-        found += [(("F", forward), *row) for row in in_sequence(m, most, forward + 1, back)]
-    if back < forward:
-        found += [(("B", back), *row) for row in in_sequence(m, most, forward, back + 1)]
-    return found
-
-
-# ---- two at most
-
-
-def test_of_all_orders_in_sequence_with_two_held_only_the_solution_takes_21_ticks_and_none_takes_less():
-    costs = {"F": [1] * 3, "B": [2] * 3}
-    best = []
-    for rows in itertools.product(in_sequence(4, 2), repeat=3):
-        try:
-            took = max(solved.simulate(rows, costs).values())
-        except RuntimeError:
-            continue
-        assert took >= 21
-        if took == 21:
-            best.append([list(row) for row in rows])
-    assert best == [n08.check_two_held.reference]
-
-
-def test_1f1b_of_two_ranks_before_a_third_is_told_what_holds_it_up_and_not_that_two_wait_for_both():
-    found = n08.check_two_held(n08.orders_of(*["F0 F1 B0 F2 B1 F3 B2 B3"] * 2, "F0 B0 F1 B1 F2 B2 F3 B3")).message
-    assert "take 24 ticks" in found
-    assert "what does rank 1 do before B1?" in found
-    assert "wait for both" not in found
-    others = n08.check_two_held(n08.orders_of("F0 F1 B0 F2 B1 B2 F3 B3", *["F0 B0 F1 B1 F2 B2 F3 B3"] * 2)).message
-    assert others.endswith("21 are possible.")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (["F0 B0 F1 B1 F2 B2 F3 B3"] * 3, "should have a list of tasks"),
-        (solved.gpipe(4, 3), "rank 0 holds 4 activations"),
-        (solved.gpipe(2, 3), "rank 0 does F2 never"),
-        (n08.orders_of("F0 F1 B0 B1 F2 F3 B2 B3", "F1 F0 B0 B1 F2 F3 B2 B3", "F1 B1 F0 B0 F2 B2 F3 B3"), "take 2"),
-        (n08.orders_of("F0 B0 F1 B1 F2 B2 F3 B3", *["F1 B1 F0 B0 F2 B2 F3 B3"] * 2), "wait for each other"),
-        (7, "not int"),
-    ],
-)
-def test_other_orders_of_two_are_told_what_they_lack(wrong, says):
-    verdict = n08.check_two_held(wrong)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
 # ---- the best m
 
 
@@ -534,6 +261,20 @@ def chosen(read):
     return best_m
 
 
+@pytest.mark.parametrize("more", [0.005, 0.01, 0.03])
+def test_what_does_not_quite_fit_does_not_fit(more):
+    lenient = edited(solved.best_m, ("<= memory * m", f"<= (memory + {more}) * m"))
+    verdict = n08.check_best_m(lenient)
+    assert verdict.status == "wrong"
+    assert "memory = 0.1" in verdict.message or "memory = 0.2" in verdict.message
+
+
+def test_memory_may_be_left_out():
+    verdict = n08.check_best_m(lambda make, seconds, n, memory: solved.best_m(make, seconds, n, memory))
+    assert verdict.status == "wrong"
+    assert "memory" in verdict.message
+
+
 def test_times_that_are_read_wrongly_are_told_so_and_not_that_ranks_wait():
     assert n08.check_best_m(chosen(lambda m, times: times))
     for read, says in (
@@ -567,3 +308,22 @@ def test_the_orders_that_can_not_run_are_one_of_four_with_the_same_tasks():
     assert n08.check_illegal("D", "b0, f1")
     assert "none of A, B, C, D" in n08.check_illegal("E", ["B0"]).message
     assert "two tasks are asked for" in n08.check_illegal("D", 3).message
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [
+        (["B0", "B0"], "It is D. Rank 1 stops before it comes to B0."),
+        (["B0", "F2"], "It is D. Rank 1 stops before it comes to F2."),
+        (["F2", "F1"], "It is D. Rank 0 stops before it comes to F2."),
+        (["F0", "F1"], "It is D. Rank 0 does get through F0: go on."),
+        (["F0", "B2"], "It is D. Rank 0 does get through F0: go on. Rank 1 stops before it comes to B2."),
+        (["B0", "F7"], "It is D. Rank 1 has no task F7."),
+        (["B0"], "a task for each of two ranks is asked for, not 1"),
+        (["F1", "B0"], "Rank 0's task comes first"),
+    ],
+)
+def test_who_has_the_right_letter_is_told_which_rank_is_wrong_and_on_which_side(at, says):
+    verdict = n08.check_illegal("D", at)
+    assert verdict.status == "wrong"
+    assert says in verdict.message

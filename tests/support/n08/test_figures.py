@@ -11,8 +11,8 @@ from lib.show.style import alt_text
 from support.n08 import figures as n08
 from support.n08 import timelines
 from support.n08.guesses import with_recompute
-from support.n08.runs import needed_by, never_waiting, pauses, played, rank_peak, run_of
-from support.n08.solved import clock_cycles, gpipe, live_activations, simulate, turn_early
+from support.n08.runs import needed_by, pauses, played, rank_peak, run_of
+from support.n08.solved import best_m, clock_cycles, gpipe, live_activations, simulate, turn_early
 
 
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 4), (4, 3), (8, 4)])
@@ -171,11 +171,20 @@ def test_a_slower_rank_turns_the_pair_round_unless_it_is_the_last_and_one_beyond
     assert alt_text(draw(5)).endswith("rank 3 takes 1.25 × as long.)")
 
 
-@pytest.mark.parametrize("message", [0, 0.1, 1, 2])
-def test_ranks_that_never_wait_are_as_fast_as_gpipe_for_these_messages(message):
-    costs = {"F": [1] * 4, "B": [2] * 4}
-    both = [max(simulate(make(8, 4), costs, message).values()) for make in (gpipe, never_waiting)]
-    assert both[0] == pytest.approx(both[1])
+@pytest.mark.parametrize("message", [0, 0.1, 1.5, 3, 10, 30])
+def test_furthest_ahead_1f1b_is_no_slower_than_gpipe_with_or_without_recompute(message):
+    costs = {"F": [1] * 4, "B": [2] * 4, "R": [1] * 4}
+    for m, change in itertools.product((4, 8, 32), (list, with_recompute)):
+        ours = change(timelines.going_further(turn_early(m, 4), m))
+        theirs = change(gpipe(m, 4))
+        both = [max(simulate(orders, costs, message).values()) for orders in (ours, theirs)]
+        assert both[0] <= both[1] + 1e-9
+
+
+def test_a_latency_keeps_the_best_m_of_1f1b_small():
+    sizes = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+    seconds = {m: (0.5 + 20 / m, 0.5 + 40 / m, 3) for m in sizes}
+    assert [best_m(turn_early, seconds, n) for n in (2, 32)] == [4, 16]
 
 
 @pytest.mark.parametrize(("m", "n"), [(16, 4), (32, 8), (5, 2), (9, 6)])

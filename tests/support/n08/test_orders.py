@@ -1,0 +1,135 @@
+"""Orders as a reader of notebook 08 may write them: 1F1B in other words, too slow ones, and two at most."""
+
+import itertools
+from functools import cache
+
+import pytest
+
+from support.n08 import checks as n08
+from support.n08 import solved
+from support.n08.runs import never_waiting
+
+# ---- turning early
+
+
+def by_megatron(m, n):
+    """Megatron's way to write it: rounds that begin with a forward, one warm-up forward fewer."""
+    orders = []
+    for j in range(n):
+        warm = min(n - j - 1, m)
+        row = [("F", i) for i in range(warm)]
+        for i in range(m - warm):
+            row += [("F", warm + i), ("B", i)]
+        orders.append(row + [("B", i) for i in range(m - warm, m)])
+    return orders
+
+
+def by_limit(m, n):
+    """A greedy way: go forward as long as there is room, otherwise back."""
+    orders = []
+    for j in range(n):
+        row = []
+        forward = back = 0
+        while back < m:
+            if forward < m and forward - back < n - j:
+                row.append(("F", forward))
+                forward += 1
+            else:
+                row.append(("B", back))
+                back += 1
+        orders.append(row)
+    return orders
+
+
+def test_other_ways_to_turn_early_pass_also_as_tuples():
+    assert n08.check_turn_early(by_megatron)
+    assert n08.check_turn_early(by_limit)
+    assert n08.check_turn_early(lambda m, n: tuple(map(tuple, by_limit(m, n))))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda m, n: [[f"{kind}{i}" for kind, i in row] for row in by_limit(m, n)], "a task is a pair"),
+        (lambda m, n: by_limit(m, n)[0], "there should be an order for each of 1 ranks, and there are 4"),
+        (lambda m, n: dict(enumerate(by_limit(m, n))), "not dict"),
+        (lambda m, n: None, "returned None"),
+        (lambda m, n: never_waiting(m, n), "would do"),
+        (lambda m, n: [row[::-1] for row in by_limit(m, n)], "sequence"),
+        (lambda m, n: [row + row[-1:] for row in by_limit(m, n)], "2 times"),
+        (lambda m, n: by_limit(m, n)[::-1], "wait for each other"),
+        (lambda m, n: [*by_limit(m, n - 1), by_limit(m, 1)[0]] if n > 2 else by_limit(m, n), "ticks"),
+    ],
+)
+def test_a_wrong_turn_is_told_what_it_costs_or_what_it_is_not(wrong, says):
+    verdict = n08.check_turn_early(wrong)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+def test_only_one_order_holds_so_little_in_that_time():
+    """All orders of 4 micro-batches on 2 ranks, in sequence, with at most 2 and 1 held: one of them takes 15 ticks."""
+    rows = {2: in_sequence(4, 2), 1: in_sequence(4, 1)}
+    costs = {"F": [1, 1], "B": [2, 2]}
+    found = []
+    for pair in itertools.product(rows[2], rows[1]):
+        took = max(solved.simulate(pair, costs).values())
+        if took <= 15:
+            found.append([list(row) for row in pair])
+    assert found == [solved.turn_early(4, 2)]
+
+
+@cache
+def in_sequence(m, most, forward=0, back=0):
+    """Return all orders that take micro-batches in sequence and hold so many at most."""
+    if back == m:
+        return [()]
+    found = []
+    if forward < m and forward - back < most:
+        found += [(("F", forward), *row) for row in in_sequence(m, most, forward + 1, back)]
+    if back < forward:
+        found += [(("B", back), *row) for row in in_sequence(m, most, forward, back + 1)]
+    return found
+
+
+# ---- two at most
+
+
+def test_of_all_orders_in_sequence_with_two_held_only_the_solution_takes_21_ticks_and_none_takes_less():
+    costs = {"F": [1] * 3, "B": [2] * 3}
+    best = []
+    for rows in itertools.product(in_sequence(4, 2), repeat=3):
+        try:
+            took = max(solved.simulate(rows, costs).values())
+        except RuntimeError:
+            continue
+        assert took >= 21
+        if took == 21:
+            best.append([list(row) for row in rows])
+    assert best == [n08.check_two_held.reference]
+
+
+def test_1f1b_of_two_ranks_before_a_third_is_told_what_holds_it_up_and_not_that_two_wait_for_both():
+    found = n08.check_two_held(n08.orders_of(*["F0 F1 B0 F2 B1 F3 B2 B3"] * 2, "F0 B0 F1 B1 F2 B2 F3 B3")).message
+    assert "take 24 ticks" in found
+    assert "what does rank 1 do before B1?" in found
+    assert "wait for both" not in found
+    others = n08.check_two_held(n08.orders_of("F0 F1 B0 F2 B1 B2 F3 B3", *["F0 B0 F1 B1 F2 B2 F3 B3"] * 2)).message
+    assert others.endswith("21 are possible.")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["F0 B0 F1 B1 F2 B2 F3 B3"] * 3, "should have a list of tasks"),
+        (solved.gpipe(4, 3), "rank 0 holds 4 activations"),
+        (solved.gpipe(2, 3), "rank 0 does F2 never"),
+        (n08.orders_of("F0 F1 B0 B1 F2 F3 B2 B3", "F1 F0 B0 B1 F2 F3 B2 B3", "F1 B1 F0 B0 F2 B2 F3 B3"), "take 2"),
+        (n08.orders_of("F0 B0 F1 B1 F2 B2 F3 B3", *["F1 B1 F0 B0 F2 B2 F3 B3"] * 2), "wait for each other"),
+        (7, "not int"),
+    ],
+)
+def test_other_orders_of_two_are_told_what_they_lack(wrong, says):
+    verdict = n08.check_two_held(wrong)
+    assert verdict.status == "wrong"
+    assert says in verdict.message

@@ -1,0 +1,184 @@
+"""Simulators as a reader of notebook 08 may write them: right ones in other words, wrong ones, deadlocks told."""
+
+import pytest
+
+from support.kit.mistakes import edited
+from support.n08 import checks as n08
+from support.n08 import solved
+from support.n08.runs import needed_by
+
+
+def recursive(orders, costs, message=0):
+    """Another way to write it: each end is asked of the ends that it needs; a ring is found by being asked twice."""
+    ends = {}
+    asked = set()
+    last = len(orders) - 1
+
+    def end(kind, i, j):
+        if (kind, i, j) not in ends:
+            if (kind, i, j) in asked or (kind, i) not in orders[j]:
+                waiting = [next((t for t in order if (*t, k) not in ends), "") for k, order in enumerate(orders)]
+                raise RuntimeError(f"deadlock at {waiting}")
+            asked.add((kind, i, j))
+            place = orders[j].index((kind, i))
+            free = end(*orders[j][place - 1], j) if place else 0
+            if kind == "F":
+                there = end("F", i, j - 1) + message if j else 0
+            elif kind == "B":
+                there = end("F", i, j) if j == last else end("B", i, j + 1) + message
+            else:
+                there = 0
+            ends[kind, i, j] = max(free, there) + costs[kind][j]
+        return ends[kind, i, j]
+
+    stuck = None
+    for j, order in enumerate(orders):
+        for task in order:
+            try:
+                end(*task, j)
+            except RuntimeError as error:
+                asked.clear()
+                stuck = error
+                break
+    if stuck:
+        waiting = [next((t for t in order if (*t, j) not in ends), "") for j, order in enumerate(orders)]
+        raise RuntimeError(f"deadlock at {waiting}")
+    return ends
+
+
+def by_events(orders, costs, message=0):
+    """A third way: counters instead of copies, one task at a time, what arrives is written down for its reader."""
+    done = [0] * len(orders)
+    free = [0] * len(orders)
+    last = len(orders) - 1
+    mail = {("F", i, 0): 0 for order in orders for _, i in order}
+    ends = {}
+    while True:
+        for j, order in enumerate(orders):
+            if done[j] < len(order):
+                kind, i = order[done[j]]
+                if kind not in ("F", "B") or (kind, i, j) in mail:
+                    break
+        else:
+            left = [f"{orders[j][done[j]]}" for j in range(len(orders)) if done[j] < len(orders[j])]
+            if left:
+                raise RuntimeError(f"they wait for ever: {left}")
+            return ends
+        free[j] = ends[kind, i, j] = max(free[j], mail.get((kind, i, j), 0)) + costs[kind][j]
+        done[j] += 1
+        if kind == "F":
+            mail[("B", i, j) if j == last else ("F", i, j + 1)] = free[j] + (0 if j == last else message)
+        elif kind == "B" and j:
+            mail["B", i, j - 1] = free[j] + message
+
+
+def test_other_ways_to_write_simulate_pass():
+    assert n08.check_simulate(recursive)
+    assert n08.check_simulate(by_events)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (edited(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
+        (edited(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
+        (edited(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
+        (edited(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
+        (
+            edited(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")),
+            "these orders can run: their last task ends at",
+        ),
+        (lambda orders, costs, message=0: [], "not a dictionary"),
+        (lambda orders, costs, message=0: None, "is a `return` missing?"),
+        (lambda orders, costs, message=0: {}, "F0 on rank 0 has no end"),
+        (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
+        (lambda *given: solved.simulate(*given) | {"end": 3}, "an end for 'end', which is no task"),
+        (lambda *given: {key: str(end) for key, end in solved.simulate(*given).items()}, "expected a number"),
+        (lambda o, costs, *more: [solved.simulate(o, costs, *more), costs.clear()][0], "changes `costs`"),
+        (edited(solved.simulate, ("max(free[j], arrival(kind, i, j))", "free[j] + arrival(kind, i, j)")), "ends at"),
+    ],
+)
+def test_a_wrong_simulate_is_told_what_is_wrong(wrong, says):
+    verdict = n08.check_simulate(wrong)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+def in_rounds(count):
+    """Return a simulate that visits each rank so many times, and each time goes as far as it can."""
+
+    def simulate(orders, costs, message=0):
+        ends = {}
+        free = [0] * len(orders)
+        done = [0] * len(orders)
+        for _ in range(count(orders)):
+            for j, order in enumerate(orders):
+                while done[j] < len(order):
+                    kind, i = order[done[j]]
+                    need = needed_by(kind, i, j, len(orders))
+                    if need is not None and need not in ends:
+                        break
+                    there = 0 if need is None else ends[need]
+                    if need is not None and need[2] != j:
+                        there += message
+                    free[j] = ends[kind, i, j] = max(free[j], there) + costs[kind][j]
+                    done[j] += 1
+        waiting = [f"rank {j}: {order[done[j]]}" for j, order in enumerate(orders) if done[j] < len(order)]
+        if waiting:
+            raise RuntimeError(", ".join(waiting))
+        return ends
+
+    return simulate
+
+
+def test_as_many_rounds_as_there_are_tasks_are_enough_and_a_number_that_orders_can_exceed_is_not():
+    assert n08.check_simulate(in_rounds(lambda orders: sum(map(len, orders)) + 1))
+    for count in (
+        lambda orders: 2 * len(orders),
+        lambda orders: len(orders),
+        lambda orders: max(map(len, orders)),
+        lambda orders: 1,
+        lambda orders: 10,
+        lambda orders: 50,
+        lambda orders: 90,
+    ):
+        verdict = n08.check_simulate(in_rounds(count))
+        assert verdict.status == "wrong"
+        assert "these orders can run: their last task ends at" in verdict.message
+        assert "key" not in verdict.message
+    assert "stop when a round has done nothing" in n08.check_simulate(in_rounds(lambda orders: 2 * len(orders))).message
+    assert "One visit to each rank is not enough" in n08.check_simulate(in_rounds(lambda orders: 1)).message
+
+
+def test_an_end_at_zero_is_an_end():
+    falsy = edited(solved.simulate, ("return ends.get(", "return (ends.get("), (", inf)", ", 0) or inf)"))
+    assert "An end at 0 is an end, too" in n08.check_simulate(falsy).message
+
+
+def test_a_deadlock_is_named_by_what_waits_and_may_tell_the_ring_but_not_what_stands_behind():
+    def worded(words):
+        return edited(solved.simulate, ('"deadlock: " + ", ".join(waiting)', words), names={"needed": needed_by})
+
+    ring = '", ".join(f"rank {j}: {o[0]} needs {needed(*o[0], j, len(orders))}" for j, o in enumerate(left) if o)'
+    assert n08.check_simulate(worded(ring))
+    assert n08.check_simulate(worded('" and ".join(f"{o[0][0]} {o[0][1]} on {j}" for j, o in enumerate(left) if o)'))
+    verdict = n08.check_simulate(worded('" ".join(f"{kind}{i}" for o in left for kind, i in o)'))
+    assert verdict.status == "wrong"
+    assert "no rank waits there" in verdict.message
+
+
+def test_a_sum_in_place_of_the_later_time_is_not_told_from_where_a_gradient_comes():
+    added = edited(solved.simulate, ("max(free[j], arrival(kind, i, j))", "free[j] + arrival(kind, i, j)"))
+    assert not any(sentence in n08.check_simulate(added).message for sentence in n08.check_simulate.mistakes)
+
+
+def test_messages_are_free_where_none_is_said():
+    def without_default(orders, costs, message):
+        return solved.simulate(orders, costs, message)
+
+    verdict = n08.check_simulate(without_default)
+    assert verdict.status == "wrong"
+    assert "message" in verdict.message
+    dear = n08.check_simulate(lambda orders, costs, message=1: solved.simulate(orders, costs, message))
+    assert dear.status == "wrong"
+    assert "F0 on rank 1 ends at 3, expected 2" in dear.message

@@ -168,13 +168,19 @@ class Imitation:
                 "gloo adds up memory, and this tensor is a view with gaps: all_reduce a copy of it"
             )
         given = self._collective("all_reduce", tensor)
+        begun = tensor.detach().clone()
+        what = self._name(f"all_reduce of {tensor.numel()} values")
 
         def finish() -> None:
             self.world.events.append((self.number, "waited"))
+            if not _same_bytes(tensor, begun):  # real ranks would add up whatever stands there by then
+                raise ValueError(
+                    f"the tensor of {what} was written to before its handle's wait() had returned"
+                )
             with torch.no_grad():
                 tensor.copy_(torch.stack([part.view_as(tensor) for part in given()]).sum(dim=0))
 
-        handle = Handle(self, self._name(f"all_reduce of {tensor.numel()} values"), finish)
+        handle = Handle(self, what, finish)
         if async_op:
             return handle
         handle.wait()
@@ -267,6 +273,11 @@ class Imitation:
 def _named(tensor: Tensor) -> str:
     """Name a dtype without its module."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def _same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Say whether two tensors of a shape and dtype hold the same, NaN included."""
+    return torch.equal(one.detach().flatten().view(torch.uint8), other.flatten().view(torch.uint8))
 
 
 def _in_one_piece(tensor: Tensor, what: str) -> None:

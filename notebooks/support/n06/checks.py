@@ -161,7 +161,8 @@ check_ddp = Exercise(
                 "parameter.grad.copy_(mean.view_as(parameter))",
                 "pass",
             ),
-            "No hook sends anything: register_post_accumulate_grad_hook, on each parameter.": (
+            "No hook has sent anything. Is there one on each parameter, and does it know which? A lambda in a loop "
+            "sees the variable's last value.": (
                 _HOOKED,
                 "pass",
             ),
@@ -178,7 +179,8 @@ check_ddp = Exercise(
                 _DEALT,
                 "[trained[::-2], trained[-2::-2]]",
             ),
-            "Each parameter is a bucket of its own, and each call costs its latency: deal with in_buckets.": (
+            "Each parameter is a bucket of its own, and each call costs its latency: a bucket is closed when it has as "
+            "many values as its limit.": (
                 _DEALT,
                 "[[parameter] for parameter in trained[::-1]]",
             ),
@@ -275,7 +277,7 @@ check_shard = Exercise(
                 f"{_PUT_BACK}    all_gather(weights, dist)",
                 f"    all_gather(weights, dist)\n{_PUT_BACK}",
             ),
-            "An all-reduce sends the sums of all chunks to everyone, and then you send the weights besides.": (
+            "A rank sends half as much again: a half for the gradients and a half for the weights are enough.": (
                 "reduce_scatter(gradient, dist)",
                 "reduce_scatter(gradient, dist)\n    all_gather(gradient, dist)",
             ),

@@ -37,10 +37,10 @@ def tree_seconds(size: float, world_size: int, latency: float, bandwidth: float,
 
 
 def halving_seconds(size: float, world_size: int, latency: float, bandwidth: float, shared: int = 1) -> float:
-    """Return the seconds of recursive halving and doubling, W a power of two: G/2 with the rank W/2 away, G/4, …."""
+    """Return the seconds of recursive halving and doubling, W a power of two: G/2 with the neighbour, then G/4, …."""
     levels = math.ceil(math.log2(world_size))
-    far = 1 - 2 / world_size  # G/2 + G/4 + … but for the last G/W, which neighbours swap
-    return 2 * (levels * latency + (far * shared + 1 / world_size) * size / bandwidth)
+    far = 1 / 2 - 1 / world_size  # G/4 + G/8 + … + G/W; the largest piece stays among neighbours
+    return 2 * (levels * latency + (far * shared + 1 / 2) * size / bandwidth)
 
 
 WAYS: dict[str, AllReduce] = {

@@ -25,7 +25,9 @@ STEPS = 3
 #: Values in the first bucket, and in each of those behind it.
 LIMITS = (10, 25)
 _OF_DDP = {
-    "'NoneType' object": "Some gradient of the bucket is not there yet: ask first whether all are.",
+    "object has no attribute 'wait'": "all_reduce without async_op=True is over when it returns, and gives no handle.",
+    "'NoneType' object": "Some gradient of the bucket is not there yet: ask first whether all are, in this step.",
+    "was written to before": "Under way a tensor must stay as it is: each message needs one of its own.",
     **ASK_DIST,
     "hook on a tensor that doesn't require gradient": "A frozen parameter gets no gradient, so no hook: leave it out.",
 }
@@ -34,12 +36,10 @@ _OF_DDP = {
 class TwoBranches(nn.Module):
     """Two branches that are added up; `turned` computes the second one first, so backward meets them in turned order.
 
-    A layer `spare` is only used if `with_spare`; a layer `frozen` is not trained.
+    A layer `spare` is only used if `with_spare`; the layer with the name `frozen` is not trained.
     """
 
-    def __init__(
-        self, seed: int, turned: bool = False, with_spare: bool = True, frozen: bool = False
-    ) -> None:
+    def __init__(self, seed: int, turned: bool = False, with_spare: bool = True, frozen: str = "") -> None:
         super().__init__()
         self.left = nn.Linear(6, 4, dtype=torch.float64)
         self.right = nn.Linear(6, 4, dtype=torch.float64)
@@ -47,7 +47,8 @@ class TwoBranches(nn.Module):
         self.top = nn.Linear(4, 3, dtype=torch.float64)
         redrawn(self, seed)
         self.register_buffer("batches", torch.tensor(seed + 5))  # an integer, as in BatchNorm
-        self.right.requires_grad_(not frozen)
+        if frozen:
+            self.get_submodule(frozen).requires_grad_(False)
         self.turned = turned
         self.with_spare = with_spare
 
@@ -99,7 +100,9 @@ def fault_of_ddp(answer: Any) -> str:
     single = "a model in float32"
     frozen = "a model with a frozen layer"
     return (
-        _fault_of_training(answer, 2, lambda seed, rank: TwoBranches(seed, frozen=True), LAYERS, frozen)
+        _fault_of_training(answer, 2, lambda seed, rank: TwoBranches(seed, frozen="right"), LAYERS, frozen)
+        or _fault_of_an_unused_layer(answer, (0, 1), LAYERS, frozen="top")
+        or _fault_of_an_unused_layer(answer, (0, 1), LAYERS, frozen="right")
         or _fault_of_training(answer, 2, lambda seed, rank: chain(seed).float(), LIMITS, single)
         or _fault_of_training(answer, 3, lambda seed, rank: chain(seed), LIMITS, "", members=(2, 0, 1))
     )
@@ -171,6 +174,7 @@ def _fault_of_training(
     what: the model, where it is not the plain chain. members: the ranks of the job, as the group numbers them.
     """
     whole = _train(make(0, 0), lambda model: model, slice(None), lambda what: None)
+    given = [list(limits) for _ in range(world)]
     group = f"a group of its own, of ranks {members} of the job" if members else ""
     where = ", ".join(filter(None, [f"on {plural(world, 'rank')}", what, group]))
 
@@ -182,12 +186,15 @@ def _fault_of_training(
         def note(event: str) -> None:
             dist.world.events.append((dist.number, event))
 
-        return _train(make(number, number), lambda model: answer(model, dist, list(limits)), mine, note)
+        return _train(make(number, number), lambda model: answer(model, dist, given[number]), mine, note)
 
     with in_case(where, _OF_DDP):
         seen, counts = in_threads(rank, world)
     done = [[what for r, what in counts.events if r == number] for number in range(world)]
     fault = _fault_of_steps(seen, whole, done[0], where)
+    changed = [left for left in given if left != list(limits)]
+    if not fault and changed:
+        fault = f"{where}: limits was {list(limits)}, your code has made {changed[0]} of it; the next model gets that."
     if not fault:
         named = {p: name for name, p in make(0, 0).named_parameters() if p.requires_grad}
         buckets = in_buckets(list(named)[::-1], limits)  # type: ignore[no-untyped-call]
@@ -357,17 +364,19 @@ def _difference(got: Tensor, due: Tensor, own: Tensor | None) -> str:
     return f"has {now} at place {place}, it should be {right}"
 
 
-def _fault_of_an_unused_layer(answer: Any, ranks_without: tuple[int, ...], limits: tuple[int, ...]) -> str:
+def _fault_of_an_unused_layer(
+    answer: Any, ranks_without: tuple[int, ...], limits: tuple[int, ...], frozen: str = ""
+) -> str:
     """Train one step on 2 ranks, some of which leave a layer out of forward: these must say so."""
     who = "both ranks" if len(ranks_without) == 2 else f"rank {ranks_without[0]} alone"
     inside = "0." if limits != LAYERS else ""  # another name, which no fixed text has
-    weight = f"{inside}spare.weight"
-    bias = f"{inside}spare.bias"
+    due = [f"{inside}spare.weight", f"{inside}spare.bias"]
     where = f"on 2 ranks, a model whose layer {inside}spare is left out of forward on {who}"
+    where += f" and whose layer {frozen} is frozen" if frozen else ""
 
     def rank(dist: Any) -> str:
         number = dist.get_rank()
-        model: nn.Module = TwoBranches(0, with_spare=number not in ranks_without)
+        model: nn.Module = TwoBranches(0, with_spare=number not in ranks_without, frozen=frozen)
         if inside:
             model = nn.Sequential(model)
         wrapped = answer(model, dist, list(limits))
@@ -389,13 +398,14 @@ def _fault_of_an_unused_layer(answer: Any, ranks_without: tuple[int, ...], limit
         end = ends[number]
         if not end.startswith("says "):
             return f"{where}: rank {number}'s finish {end}, and the gradients are not the means."
-        if not (weight in end and bias in end):
+        unnamed = " and ".join(name for name in due if name not in end)
+        if unnamed:
             return (
                 f"{where}: rank {number}'s finish raises RuntimeError, but its text, {end[5:]!r}, does not name "
-                f"{weight} and {bias}."
+                f"{unnamed}."
             )
-        if any(f"{layer}.weight" in end for layer in ("left", "right", "top")):
-            return (
-                f"{where}: rank {number}'s error names layers, too, that have their gradients: {end[5:]!r}."
-            )
+        for layer in ("left", "right", "top"):
+            if f"{layer}.weight" in end:
+                why = "is frozen" if layer == frozen else "has its gradients"
+                return f"{where}: rank {number}'s error names {layer}, too, which {why}: {end[5:]!r}."
     return ""

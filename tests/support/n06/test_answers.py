@@ -207,6 +207,121 @@ def test_a_ddp_without_overlap_late_on_one_rank_or_with_shared_state_is_refused(
     assert told in message
 
 
+OneFlatBuffer = edited(
+    built.MyDDP,
+    (
+        "self.waiting = in_buckets(trained[::-1], limits)",
+        "self.waiting = in_buckets(trained[::-1], limits)\n"
+        "        most = max(sum(p.numel() for p in bucket) for bucket in self.waiting)\n"
+        "        self.flat = torch.empty(most, dtype=trained[0].dtype)",
+    ),
+    (
+        "flat = torch.cat([parameter.grad.flatten() for parameter in bucket])",
+        "flat = self.flat[: sum(parameter.numel() for parameter in bucket)]\n"
+        "            torch.cat([parameter.grad.flatten() for parameter in bucket], out=flat)",
+    ),
+)
+DividesUnderWay = edited(
+    built.MyDDP,
+    (
+        "self.sent.append((bucket, flat, self.dist.all_reduce(flat, async_op=True)))",
+        "self.sent.append((bucket, flat, self.dist.all_reduce(flat, async_op=True)))\n"
+        "            flat /= self.dist.get_world_size()",
+    ),
+    ("(flat / self.dist.get_world_size())", "flat"),
+)
+_MISSING = "[n for n, p in self.module.named_parameters() if p.requires_grad and p.grad is None]"
+
+
+def named_by(pairs):
+    return edited(
+        built.MyDDP,
+        (_MISSING, "[self.names[p] for p in self.names if p.grad is None]"),
+        (
+            "        for parameter in trained:",
+            f"        self.names = dict(zip({pairs}))\n        for parameter in trained:",
+        ),
+    )
+
+
+NamesFromTheFront = named_by("trained, [n for n, _ in module.named_parameters()]")
+NamesFromBehind = named_by("trained[::-1], [n for n, _ in module.named_parameters()][::-1]")
+EatsTheLimits = edited(
+    built.MyDDP,
+    (
+        "in_buckets(trained[::-1], limits)",
+        "in_buckets(trained[::-1], [limits.pop(0) if len(limits) > 1 else limits[0]] + limits)",
+    ),
+)
+NamesOne = edited(built.MyDDP, ("{', '.join(missing)}", "{missing[0]}"))
+BytesForValues = edited(built.MyDDP, ("(trained[::-1], limits)", "(trained[::-1], [each // 8 for each in limits])"))
+WaitsForNone = edited(built.MyDDP, ("self.dist.all_reduce(flat, async_op=True)", "self.dist.all_reduce(flat)"))
+
+
+class RemembersTheLastStep:
+    """Asks a set that no step empties whether all gradients are there."""
+
+    def __init__(self, module, dist, limits):
+        for tensor in module.state_dict().values():
+            dist.broadcast(tensor, 0)
+        self.dist = dist
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.buckets = built.in_buckets(trained[::-1], limits)
+        self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}
+        self.came = set()
+        self.sent = []
+        for parameter in trained:
+            parameter.register_post_accumulate_grad_hook(self.one)
+
+    def one(self, parameter):
+        self.came.add(parameter)
+        for bucket in self.buckets[len(self.sent) :]:
+            if not self.came.issuperset(bucket):
+                return
+            flat = torch.cat([p.grad.flatten() for p in bucket])
+            self.sent.append((flat, self.dist.all_reduce(flat, async_op=True)))
+
+    def finish(self):
+        if missing := [name for p, name in self.names.items() if p.grad is None]:
+            raise RuntimeError(", ".join(missing))
+        for bucket, (flat, handle) in zip(self.buckets, self.sent, strict=False):
+            handle.wait()
+            means = (flat / self.dist.get_world_size()).split([p.numel() for p in bucket])
+            for parameter, mean in zip(bucket, means, strict=True):
+                parameter.grad.copy_(mean.view_as(parameter))
+        self.sent = []
+
+
+class KnowsOnlyTheLast(RemembersTheLastStep):
+    """Each hook looks the variable of the loop up when it runs."""
+
+    def __init__(self, module, dist, limits):
+        super().__init__(module, dist, limits)
+        for parameter in self.names:
+            parameter._post_accumulate_grad_hooks.clear()
+        for parameter in self.names:
+            parameter.register_post_accumulate_grad_hook(lambda _: self.one(parameter))  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (OneFlatBuffer, "was written to before its handle's wait() had returned"),
+        (DividesUnderWay, "was written to before its handle's wait() had returned"),
+        (NamesFromTheFront, "does not name spare.weight and spare.bias"),
+        (NamesFromBehind, "does not name spare.weight and spare.bias"),
+        (EatsTheLimits, "limits was [10, 25], your code has made [25] of it"),
+        (NamesOne, "does not name spare.bias."),
+        (BytesForValues, "a bucket is closed when it has as many values as its limit"),
+        (RemembersTheLastStep, "ask first whether all are, in this step"),
+        (KnowsOnlyTheLast, "A lambda in a loop sees the variable's last value"),
+        (WaitsForNone, "gives no handle"),
+    ],
+)
+def test_a_ddp_that_a_reader_has_written_is_refused_with_a_sentence_that_is_true_of_it(answer, told):
+    assert told in n06.check_ddp(answer).message
+
+
 class WaitsInTheLastHook(built.MyDDP):
     """Right: as torch's DDP does, the last hook waits for everything, and finish only looks."""
 
@@ -249,6 +364,25 @@ def test_a_weight_that_is_wrong_in_its_eighth_digit_is_told_in_digits_that_show_
 )
 def test_two_numbers_are_told_with_digits_that_part_them(got, due, told):
     assert told_apart(got, due) == told
+
+
+def sums_weights(weights, gradient, own, optimizer, dist):
+    """Wrong: it hands round by adding up, with all other chunks at zero."""
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    built.reduce_scatter(gradient, dist)
+    own.grad = gradient.tensor_split(world)[rank] / world
+    optimizer.step()
+    weights.zero_()
+    weights.tensor_split(world)[rank].copy_(own.detach())
+    built.reduce_scatter(weights, dist)
+    built.all_gather(weights, dist)
+
+
+def test_a_sharded_step_of_three_halves_is_told_so_whatever_it_sends_in_them():
+    message = n06.check_shard(sums_weights).message
+    assert "sends half as much again" in message
+    assert "all-reduce" not in message
 
 
 # ---- exercise 4

@@ -361,7 +361,7 @@ class FixedText(built.MyDDP):
         (OnlyTheFirstInTime, "has not left when"),
         (TheLastInFinish, "has not left when backward has ended"),
         (FloatsOnly, "the buffer of batches"),
-        (NamesOneBucket, "does not name 0.spare.weight and 0.spare.bias"),
+        (NamesOneBucket, "does not name 0.spare.weight."),
         (TrustsTheOrder, "Some gradient of the bucket is not there yet"),
         (FixedText, "does not name 0.spare.weight and 0.spare.bias"),
     ],

@@ -14,7 +14,7 @@ from support.kit.raised import in_case
 from support.kit.values import kind_of
 from support.n05.solved import MyRankDataset, epoch_batches
 from support.n05.trials import MANY, difference_told
-from support.n05.trials_rank import Source, generators_at, states
+from support.n05.trials_rank import Source, generators_at, global_states
 
 
 def _signed(rows: list[str]) -> list[str]:
@@ -180,7 +180,7 @@ def _fault_of_seeding(answer: Any) -> str:
     for seed in (20_261, 20_262):
         with generators_at(seed), in_case("for 24 rows, 2 ranks, 3 mini-epochs"):
             _ = [*answer(MyRankDataset(Source(MANY[:24]), 2, 0, 3), 1, batch_size=2)]
-            ends.append(states())
+            ends.append(global_states())
     whose = [name for name in ends[0] if ends[0][name] == ends[1][name]]
     if whose:
         return (

@@ -260,7 +260,7 @@ def _fault_of_kept_rows(make: Any) -> str:
     return ""
 
 
-def states() -> dict[str, Any]:
+def global_states() -> dict[str, Any]:
     """Return the states of the global random generators, as what can be compared."""
     of_numpy: Any = np.random.get_state(legacy=True)  # noqa: NPY002
     return {
@@ -292,12 +292,12 @@ def _fault_of_generators(make: Any) -> str:
     by_item: set[str] = set()
     for seed in (20_261, 20_262):
         with generators_at(seed), in_case("for 24 rows, 4 ranks and 2 mini-epochs"):
-            before = states()
+            before = global_states()
             dataset = make(Source(MANY[:24]), 4, 1, 2)
             dataset.load(0, 1)
-            loaded = states()
+            loaded = global_states()
             _ = [dataset[number] for number in range(len(dataset))]
-            after = states()
+            after = global_states()
         by_load |= {name for name in before if before[name] != loaded[name]}
         by_item |= {name for name in before if loaded[name] != after[name]}
     for what, whose in (("load", by_load), ("reading an item", by_item)):

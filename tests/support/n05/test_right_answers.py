@@ -263,7 +263,8 @@ def one_ahead(dataset, epoch, **options):
         batches = iter(DataLoader(dataset, **options))
         following = next(batches, None)
         while following is not None:
-            batch, following = following, next(batches, None)
+            batch = following
+            following = next(batches, None)  # before this one is handed out
             yield batch
 
 

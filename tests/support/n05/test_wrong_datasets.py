@@ -1,0 +1,223 @@
+"""Wrong datasets of a rank, and wrong loops over its loaders, that a reader of notebook 05 found accepted."""
+
+import pytest
+
+from support.kit.mistakes import famous
+from support.n05 import checks
+
+INIT = "self.bounds, self.file = bounds, os.open(path, os.O_RDONLY)"
+PREAD = "return os.pread(self.file, end - 1 - begin, begin).decode()"
+READ = "text = os.read({0}, end - 1 - begin); os.lseek({0}, old, 0); return text.decode()"
+LOOP = "    for mini_epoch in range(dataset.mini_epochs):\n"
+DEAL = "yield from DataLoader(dataset, **options)"
+ANSWERS = {  # the exercise, what is said, (old, new, …)
+    "the order goes round once": (
+        "rank_dataset",
+        "N, W, E = 1, 5, 1",
+        ("[places % size]", "[np.where(places < size, places, places - size)]"),
+    ),
+    "an item seeds": (
+        "rank_dataset",
+        "reading an item leaves numpy's global",
+        ("return self.rows[i]", "np.random.seed(i); return self.rows[i]"),
+    ),
+    "rows of the class": (
+        "rank_dataset",
+        "after another one was loaded",
+        (
+            "        self.rows = MyPacked",
+            "        type(self).rows = MyPacked",
+            "        self.rows = None\n",
+            "        type(self).rows = None\n",
+            "        self.rows: Any = None\n",
+            "",
+        ),
+    ),
+    "the seed of the class": (
+        "rank_dataset",
+        "after another one was loaded",
+        ("self.mini_epochs, self.seed =", "self.mini_epochs, type(self).seed ="),
+    ),
+    "a seed of 1": ("rank_dataset", "without a seed, which is then 0", ("seed: int = 0", "seed: int = 1")),
+    "few seeds": ("rank_dataset", "seed 1000003", ("seed=self.seed", "seed=self.seed % 8")),
+    "few epochs": ("rank_dataset", "epoch 1001", ("epoch=epoch)", "epoch=epoch % 3)")),
+    "parts as numpy splits": (
+        "rank_dataset",
+        "begins with turn T k // E, and yours are cut elsewhere",
+        ("np.arange(begin, end)", "np.array_split(np.arange(turns), self.mini_epochs)[mini_epoch]"),
+    ),
+    "no load in the same epoch": (
+        "rank_dataset",
+        "load(0, 1) after load(0, 0) asked the source for no row",
+        (
+            "        self.rows = None\n        self",
+            "        if getattr(self, 'last', None) == epoch: return\n"
+            "        self.last = epoch; self.rows = None\n        self",
+        ),
+    ),
+    "one loader for each mini-epoch, kept": (
+        "epoch",
+        "epoch 1, after epoch 0 of the same dataset",
+        (
+            LOOP,
+            "    kept = dataset.__dict__.setdefault('loaders', {})\n" + LOOP,
+            DEAL,
+            "if mini_epoch not in kept: kept[mini_epoch] = DataLoader(dataset, **options)\n"
+            "        yield from kept[mini_epoch]",
+        ),
+    ),
+    "one batch behind": (
+        "epoch",
+        "load was called for [0, 1], not for [0]",
+        (
+            LOOP,
+            "    held = None\n" + LOOP,
+            DEAL,
+            "for batch in DataLoader(dataset, **options):\n"
+            "            if held is not None: yield held\n"
+            "            held = batch\n    yield held",
+        ),
+    ),
+    "the last batch after the next load": (
+        "epoch",
+        "load was called for",
+        (
+            DEAL,
+            "batches = [*DataLoader(dataset, **options)]\n        yield from batches[:-1]\n"
+            "        if mini_epoch + 1 < dataset.mini_epochs: dataset.load(epoch, mini_epoch + 1)\n"
+            "        yield from batches[-1:]",
+        ),
+    ),
+    "loaded twice": (
+        "epoch",
+        "load was called for [0, 0], not for [0]",
+        (
+            "        dataset.load(epoch, mini_epoch)\n",
+            "        dataset.load(epoch, mini_epoch); dataset.load(epoch, mini_epoch)\n",
+        ),
+    ),
+    "loaded once more": (
+        "epoch",
+        "at the end load was called for [0, 1, 2, 0]",
+        (DEAL, DEAL + "\n    dataset.load(epoch, 0)"),
+    ),
+    "never shuffled": (
+        "epoch",
+        "with shuffle=True",
+        (DEAL, "options = {**options, **({'shuffle': False} if 'shuffle' in options else {})}\n        " + DEAL),
+    ),
+    "nothing dropped": (
+        "epoch",
+        "'drop_last': True",
+        (DEAL, "if 'batch_size' in options: options['drop_last'] = False\n        " + DEAL),
+    ),
+    "only some options": (
+        "epoch",
+        "batch_sampler",
+        (
+            DEAL,
+            "known = ('batch_size', 'num_workers', 'persistent_workers', 'collate_fn', "
+            "'multiprocessing_context', 'timeout', "
+            "'drop_last', 'shuffle', 'generator')\n"
+            "        yield from DataLoader(dataset, **{k: options[k] for k in known if k in options})",
+        ),
+    ),
+    "always three": ("epoch", "mini_epochs = 1", ("range(dataset.mini_epochs)", "range(3)")),
+    "two at least": ("epoch", "mini_epochs = 1", ("range(dataset.mini_epochs)", "range(max(2, dataset.mini_epochs))")),
+    "few epochs to deal": ("epoch", "epoch 5", ("load(epoch,", "load(min(epoch, 2),")),
+    "another seed at the end": ("epoch", "epoch 1", (DEAL, DEAL + "\n    dataset.seed += 1")),
+    "torch is seeded": (
+        "epoch",
+        "torch's global random generator is set to a seed",
+        (LOOP, "    import torch; torch.manual_seed(epoch)\n" + LOOP),
+    ),
+    "the bounds of the real size, wrapped": (
+        "rank_dataset",
+        "for 8,589,934,595 rows",
+        (
+            "places = self.rank + self.world_size * np.arange(begin, end)",
+            "places = (self.rank + self.world_size * np.arange(begin, end)) % 2**32",
+        ),
+    ),
+    "the order of the first epoch is kept": (
+        "rank_dataset",
+        "of the same dataset: ",
+        (
+            "        return Permutation(size, seed=self.seed, epoch=epoch)[places % size]",
+            "        self.order = getattr(self, 'order', None) or Permutation(size, seed=self.seed, epoch=epoch)\n"
+            "        return self.order[places % size]",
+        ),
+    ),
+    "the ids of a mini-epoch are kept, whatever the epoch": (
+        "rank_dataset",
+        "bytes are kept for each row",
+        (
+            "        return Permutation(size, seed=self.seed, epoch=epoch)[places % size]",
+            "        self.kept = getattr(self, 'kept', {})\n"
+            "        if mini_epoch not in self.kept:\n"
+            "            order = Permutation(size, seed=self.seed, epoch=epoch)\n"
+            "            self.kept[mini_epoch] = order[places % size]\n"
+            "        return self.kept[mini_epoch]",
+        ),
+    ),
+    "all turns are made, then cut": (
+        "rank_dataset",
+        "make this mini-epoch's places only",
+        ("np.arange(begin, end)", "np.arange(turns)[begin:end]"),
+    ),
+    "all places of the rank are asked for, then cut": (
+        "rank_dataset",
+        "'s places only",
+        ("np.arange(begin, end)", "np.arange(turns)", "[places % size]", "[places % size][begin:end]"),
+    ),
+    "the order is walked through up to the places": (
+        "rank_dataset",
+        "ask it for this mini-epoch's places only",
+        (
+            "return Permutation(size, seed=self.seed, epoch=epoch)[places % size]",
+            "import itertools; order = Permutation(size, seed=self.seed, epoch=epoch)\n"
+            "        first, step = self.rank + self.world_size * begin, self.world_size\n"
+            "        walk = itertools.islice(itertools.cycle(range(1)), 0) if first >= size else "
+            "itertools.islice(order, first, min(size, self.world_size * end), step)\n"
+            "        found = np.fromiter(walk, np.int64)\n"
+            "        return np.append(found, order[places[len(found) :] % size])",
+        ),
+    ),
+    "torch is seeded in load": (
+        "rank_dataset",
+        "load leaves torch's global random generator elsewhere",
+        (
+            "        self.rows = None\n        self",
+            "        import torch; torch.manual_seed(epoch)\n        self.rows = None\n        self",
+        ),
+    ),
+    "it ends with the first empty mini-epoch": (
+        "epoch",
+        "for 3 rows, rank 0 of 5, 2 mini-epochs of [0, 1] rows",
+        (DEAL, "if not len(dataset): return\n        " + DEAL),
+    ),
+    "the batches of a load in a list": (
+        "epoch",
+        "batches that wait are a second copy of their rows",
+        (DEAL, "yield from list(DataLoader(dataset, **options))"),
+    ),
+    "all loaders are kept": (
+        "epoch",
+        "2 loaders of earlier mini-epochs are there",
+        (
+            LOOP,
+            "    kept = []\n" + LOOP,
+            DEAL,
+            "kept.append(DataLoader(dataset, **options)); yield from kept[-1]",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
+    exercise, said, changes = ANSWERS[name]
+    check = getattr(checks, f"check_{exercise}")
+    verdict = check(famous(check.reference, {name: changes})[name])
+    assert verdict.status == "wrong", verdict
+    assert said in verdict.message, verdict

@@ -146,23 +146,29 @@ def _describe(answer: object, task: ProbeTask) -> str:
         return f"no answer to {task.label}"
     if answer == (False, None):
         return "the last answer, (False, None), although tasks are left"
-    extra = " (finalized in the worker)" * bool(task.finalized)
-    extra += f" (computed {task.computed} times)" * (task.computed > 1)
-    extra += " (begun before the one before it was done)" * task.beside
     try:
         ok, payload = cast(tuple[bool, Any], answer)
         if ok:
             whose, batch = payload
             if whose is task and batch is task.batch:
-                return f"True, {task.label} and its batch{extra}"
-            return f"True, {_of(whose)} and {_of(batch)}"
+                return f"True, {task.label} and its batch{_beyond(task)}"
+            return f"True, {_of(whose)} and {_of(batch)}{_beyond(whose)}"
         kind, error, trace = payload
         if error is not task.error and error.args != task.error.args:
             return f"False, the {kind.__name__} of {error.args[0] if error.args else 'nobody'}, not of {task.label}"
         whose = "its" if error is task.error and kind is type(error) else "another"
-        return f"False, {whose} {kind.__name__}" + " without a traceback" * (trace is None) + extra
+        return f"False, {whose} {kind.__name__}" + " without a traceback" * (trace is None) + _beyond(task)
     except (TypeError, ValueError, AttributeError):
         return f"an answer of another form: {_form(answer)}"
+
+
+def _beyond(task: object) -> str:
+    """Say what else was done with a task than to compute it once, when it was its turn."""
+    if not isinstance(task, ProbeTask):
+        return ""
+    said = " (finalized in the worker)" * bool(task.finalized)
+    said += f" (computed {task.computed} times)" * (task.computed > 1)
+    return said + " (begun before the one before it was done)" * task.beside
 
 
 def _of(value: object) -> str:

@@ -143,6 +143,75 @@ def at_the_end(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
         out_queue.put(held.get())
 
 
+def thread_for_each(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+    """Start a thread for every task."""
+    threads: list[Thread] = []
+    while (task := in_queue.get()) is not None:
+        one: SimpleQueue[Any] = SimpleQueue()
+        one.put(task)
+        one.put(None)
+        threads.append(Thread(target=worker_that(done=0), args=(one, out_queue)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    out_queue.put((False, None))
+
+
+def with_a_limit(limit: float, *, last_word: bool) -> Worker:
+    """Make a worker that ends when no task has come for a while."""
+
+    def serve(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+        with suppress(Empty):
+            while (task := in_queue.get(timeout=limit)) is not None:
+                one: SimpleQueue[Any] = SimpleQueue()
+                one.put(task)
+                one.put(None)
+                worker_that(done=0)(one, out_queue)
+            out_queue.put((False, None))
+            return
+        if last_word:
+            out_queue.put((False, None))
+
+    return serve
+
+
+def told_by_its_type(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+    """Take a batch that is a tuple for an error."""
+    while (task := in_queue.get()) is not None:
+        try:
+            batch = task.compute()
+        except BaseException:
+            batch = sys.exc_info()
+        out_queue.put((False, batch) if isinstance(batch, tuple) else (True, (task, batch)))
+    out_queue.put((False, None))
+
+
+def until_none_fails(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+    """Take the AttributeError of None.compute() for the end."""
+    while True:
+        try:
+            task = in_queue.get()
+            out_queue.put((True, (task, task.compute())))
+        except AttributeError:
+            out_queue.put((False, None))
+            return
+        except BaseException:
+            out_queue.put((False, sys.exc_info()))
+
+
+def twice(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+    """Compute a task that has raised once more."""
+    while (task := in_queue.get()) is not None:
+        for _ in range(2):
+            try:
+                answer: Any = True, (task, task.compute())
+                break
+            except BaseException:
+                answer = False, sys.exc_info()
+        out_queue.put(answer)
+    out_queue.put((False, None))
+
+
 # ---- exercise 2: spawn_workers
 
 
@@ -252,6 +321,20 @@ def putting(take: Callable[[list[tuple[int, SimpleQueue[Any]]]], dict[int, objec
         return take([(j, out_queues[j]) for j in tasks])
 
     return run
+
+
+def raising_what_is_an_exception(out_queues: list[tuple[int, SimpleQueue[Any]]]) -> dict[int, object]:
+    """Tell from a batch whether its task has failed."""
+    answers = {j: out_queue.get() for j, out_queue in out_queues}
+    batches = {j: payload[1] for j, (_, payload) in answers.items()}
+    for batch in batches.values():
+        if isinstance(batch, Exception):
+            raise batch
+    for _, payload in answers.values():
+        if isinstance(payload[0], type):
+            continue  # sys.exc_info() of what is no Exception
+        payload[0].finalize(payload[1])
+    return batches
 
 
 def from_the_last(out_queues: list[tuple[int, SimpleQueue[Any]]]) -> dict[int, object]:

@@ -28,14 +28,21 @@ from support.n09.answers import (
     lists,
     one_answer,
     putting,
+    raising_what_is_an_exception,
     run_plan,
     serve,
     spawning,
     spawning_by_the_first,
     stale,
     take,
+    thread_for_each,
+    told_by_its_type,
+    twice,
+    until_none_fails,
+    with_a_limit,
     worker_that,
 )
+from support.n09.clock_trials import ask_scheduler
 from support.n09.guesses import guess_arrival as guess_arrival
 from support.n09.guesses import guess_backward as guess_backward
 from support.n09.guesses import guess_grad as guess_grad
@@ -46,15 +53,17 @@ from support.n09.plans import fault_of_devices, fault_of_plan
 from support.n09.trials import (
     AHEAD,
     BY_AN_ERROR,
+    ERROR,
     ERRORS,
     FAILS_LATER,
     FALSY,
+    IDLE,
     NONE,
     OFTEN,
     SHARED,
     TENSOR,
+    TUPLE,
     Sight,
-    ask_scheduler,
     ask_spawn,
     ask_worker,
 )
@@ -135,6 +144,10 @@ check_worker = Exercise(
         ("works", FALSY, "works"),
         (TENSOR, "works"),
         (NONE, "works"),
+        (TUPLE, "works"),
+        ("AttributeError", "works"),
+        ("works", IDLE),
+        ("late", "works", AHEAD),
         ("works", "ValueError", "works", AHEAD),
         ("ValueError", "works", OFTEN),
     ),
@@ -169,6 +182,14 @@ check_worker = Exercise(
         "A batch may be a tensor, which is neither true nor false: ask the try whether the task has failed.": (
             asking(bool)
         ),
+        "A batch may be a tuple, as sys.exc_info() is: its type doesn't say whether the task has failed.": (
+            told_by_its_type
+        ),
+        "A layer may raise an AttributeError of its own: ask whether None has come.": until_none_fails,
+        "Compute a task once, also if it raises: a layer may have counted or drawn something.": twice,
+        "A while without tasks is no end: only None ends a worker.": with_a_limit(1.0, last_word=False),
+        "A while without tasks is not the end: only None is.": with_a_limit(1.0, last_word=True),
+        "With a thread for each task nobody keeps their order: compute in the worker's own.": thread_for_each,
         "Every answer needs a tuple of its own: the scheduler may read it later.": one_answer,
         "Serve tasks in the order in which they were put.": last_come_first,
         "A function that calls itself for each error ends when Python has enough of it: a loop doesn't.": again,
@@ -205,7 +226,7 @@ check_spawn_workers = Exercise(
     mistakes={
         "A thread works only after its start().": spawning(start=False),
         "The threads are never told to end: put a None for each.": spawning(none=False, join=nobody),
-        "You do not wait for the threads: they still work when the caller goes on.": spawning(join=nobody),
+        "A thread may still be alive when the caller goes on: join each of them.": spawning(join=nobody),
         "You wait for one thread only: join each of them.": spawning(join=lambda threads: threads[-1:]),
         "A task may last longer than the limit of a join: wait without one.": spawning(limit=1.0),
         "A lambda looks its queues up when the thread runs: by then the loop has gone on.": spawning(
@@ -255,6 +276,8 @@ check_run_clock = Exercise(
         ("ValueError", "RuntimeError"),
         (FAILS_LATER, "late"),
         (NONE, "works"),
+        ("SystemExit", "works"),
+        (ERROR, "works"),
         ("works", "works", SHARED),
         ("late", "late", "late", "late", SHARED),
         ("late", "works", "works"),
@@ -287,6 +310,9 @@ check_run_clock = Exercise(
         "A batch may be None, and its partition has an entry all the same.": putting(
             partial(take, skips_none=True)
         ),
+        "The answer says whether a task has failed: a batch may be an exception, and SystemExit is no Exception.": (
+            putting(raising_what_is_an_exception)
+        ),
         "finalize must go from the first partition to the last.": putting(lambda out: take(out[::-1])),
         "The keys of `tasks` say which queues to use: a partition may be idle.": (
             lambda tasks, *queues: dict(
@@ -313,6 +339,29 @@ check_run_plan = Exercise(
             "The names i and j are looked up when the task runs: by then the loop has gone on.": (
                 "partial(compute, values[i], i, j)",
                 "lambda: compute(values[i], i, j)",
+            ),
+            "The name j is looked up when the task runs: by then the loop has gone on.": (
+                "partial(compute, values[i], i, j)",
+                "lambda i=i: compute(values[i], i, j)",
+            ),
+            "The name i is looked up when the task runs: by then the loop has gone on.": (
+                "partial(compute, values[i], i, j)",
+                "lambda j=j: compute(values[i], i, j)",
+            ),
+            "The number of partitions is the n of this call.": (
+                "clock_cycles(len(batches), n)",
+                "clock_cycles(len(batches), 2)",
+            ),
+            "clock_runner takes all answers before it raises: call it.": (
+                "done = run_clock(tasks, in_queues, out_queues)",
+                """done = {}
+        for j in tasks:
+            in_queues[j].put(tasks[j])
+        for j in tasks:
+            ok, payload = out_queues[j].get()
+            if not ok:
+                raise payload[1]
+            done[j] = payload[1]""",
             ),
             "A clock is handed over as a whole: only then do its tasks meet.": (
                 "done = run_clock(tasks, in_queues, out_queues)",

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -66,6 +67,7 @@ class _Partitions:
         self.here = current_thread()
         self.in_the_scheduler = False
         self.alone = False
+        self.ran: list[tuple[int, int]] = []
         clocks = clock_cycles(m, n)
         self.meetings = [Barrier(len(clock), timeout=patience / 2) for clock in clocks] if together else []
 
@@ -74,6 +76,7 @@ class _Partitions:
         if current_thread().name == "scheduler":
             self.in_the_scheduler = True
             return (*x, j)
+        self.ran.append((i, j))
         try:
             if self.meetings:
                 self.meetings[i + j].wait()
@@ -90,7 +93,7 @@ def fault_of_plan(run_plan: Callable[..., Any], patience: float) -> str:
             fault = _fault_in(run_plan, m, n, device, patience)
         if fault:
             return Fault(f"{case}: {fault}", fault)
-    return ""
+    return _fault_behind_an_error(run_plan, patience)
 
 
 def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, patience: float) -> str:
@@ -114,6 +117,9 @@ def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, patienc
         return NO_RETURN
     if partitions.in_the_scheduler:
         return "a partition was computed in the scheduler's thread."
+    pairs = _pairs_of(partitions.ran, [pair for clock in clock_cycles(m, n) for pair in clock])
+    if pairs:
+        return pairs
     if partitions.alone:
         return "the tasks of a clock did not meet."
     if given != batches:
@@ -126,6 +132,46 @@ def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, patienc
     if not isinstance(result, list):
         return f"the outputs come in a {type(result).__name__}."
     return _order_of(noted, m, n) if device == "cpu" else ""
+
+
+def _pairs_of(ran: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> str:
+    """Say which pairs were computed too often or never, "" if none."""
+    too_often = sorted((Counter(ran) - Counter(wanted)).keys())
+    never = [pair for pair in wanted if pair not in ran]
+    told = [
+        f"{word} {', '.join(map(str, pairs))}"
+        for word, pairs in (("too often", too_often), ("never", never))
+        if pairs
+    ]
+    return f"pairs (i, j) that were computed {'; '.join(told)}." if told else ""
+
+
+def _fault_behind_an_error(run_plan: Callable[..., Any], patience: float) -> str:
+    """Let partition 0 fail in a clock of two tasks; say what is wrong with what comes out, or is left."""
+    raised = ValueError("in partition 0")
+
+    def compute(x: Route, i: int, j: int) -> Route:
+        if (i, j) == (1, 0):
+            raise raised
+        return (*x, j)
+
+    left: list[SimpleQueue[Any]] = []
+
+    def work() -> object:
+        with _workers("cpu", 2, []) as queues:
+            left.extend(queues[1])
+            return run_plan(compute, [("x0",), ("x1",)], 2, *queues)
+
+    case = "2 micro-batches, 2 partitions, F1 of partition 0 raises"
+    with Aside(work) as aside:
+        if not aside.over(4 * patience):
+            return f"{case}: it never ended."
+    if aside.error is not raised:
+        return f"{case}: this very error is expected; it {aside.end}."
+    if any(out_queue.qsize() > 1 for out_queue in left):  # one is the worker's last word
+        said = "an answer is left in an out_queue: the next run would take it."
+        return Fault(f"{case}: {said}", said)
+    return ""
 
 
 def _order_of(noted: list[int], m: int, n: int) -> str:
@@ -176,4 +222,6 @@ def fault_of_devices(devices: list[str]) -> str:
     if len(kept) != 1:
         told = f"{len(kept)} values are right, those of the partitions {', '.join(map(str, kept))}"
         return Fault(f"on {', '.join(devices)} {told}.", f"{len(kept)} are right")
+    if all(torch.device(name).type != "cpu" for name in devices):
+        return "one value is right; a CPU is asked for among the devices, too."
     return ""

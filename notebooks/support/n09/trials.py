@@ -7,8 +7,7 @@ what it left behind.
 from __future__ import annotations
 
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -21,16 +20,25 @@ import torch
 from support.kit.raised import place
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
-from support.n09.answers import Queues, Scheduler, Worker, worker_that
+from support.n09.answers import Queues, Worker
 
 FALSY = "works, but bool(task) is False"
 NONE = "works and returns None"
 TENSOR = "works and returns a tensor"
+TUPLE = "works and returns a tuple of three"
+ERROR = "works and returns a ValueError"
 FAILS_LATER = "works, but its finalize raises KeyError"
 SHARED = "all partitions share a queue"
 AHEAD = "all are put before the first answer is taken"
+IDLE = "the first comes after a moment without tasks"
 OFTEN = "this more often than Python lets a function call itself"
-GOOD = ("works", "late", FALSY, NONE, TENSOR, FAILS_LATER)
+GOOD = ("works", "late", FALSY, NONE, TENSOR, TUPLE, ERROR, FAILS_LATER)
+BATCHES: dict[str, Callable[[], object]] = {
+    NONE: lambda: None,
+    TENSOR: lambda: torch.zeros(2),
+    TUPLE: lambda: (1, 2, 3),
+    ERROR: lambda: ValueError("a batch"),
+}
 
 
 class Escape(BaseException):
@@ -45,6 +53,7 @@ BY_AN_ERROR: dict[str, type[BaseException]] = {
 }
 ERRORS: dict[str, type[BaseException]] = {
     "ValueError": ValueError,
+    "AttributeError": AttributeError,
     "SystemExit": SystemExit,
     "KeyboardInterrupt": KeyboardInterrupt,
     "Escape(BaseException)": Escape,
@@ -64,13 +73,21 @@ class ProbeTask:
         self.finalized: list[tuple[ProbeTask, object]] = []  # run_clock: one list for all tasks of a clock
         self.error = ERRORS.get(kind, RuntimeError)(label)
         self.until: Event | None = None  # what compute waits for besides
-        self.batch: object = f"batch of {label}"
-        if kind in (NONE, TENSOR):
-            self.batch = None if kind == NONE else torch.zeros(2)
+        self.at_work: list[ProbeTask] = []  # worker: one list for all its tasks
+        self.beside = False  # another was at work when this one began
+        self.batch = BATCHES.get(kind, f"batch of {label}".__str__)()
 
     def compute(self) -> object:
         """Wait for the tasks that should run at the same time; then return the batch, or raise."""
         self.computed += 1
+        self.beside |= bool(self.at_work)
+        self.at_work.append(self)
+        try:
+            return self._compute()
+        finally:
+            self.at_work.remove(self)
+
+    def _compute(self) -> object:
         self.ran_in = current_thread().name
         try:
             if self.meeting is not None:
@@ -133,18 +150,25 @@ def _describe(answer: object, task: ProbeTask) -> str:
         ok, payload = cast(tuple[bool, Any], answer)
         if ok:
             whose, batch = payload
-            extra = " (finalized in the worker)" if task.finalized else ""
-            extra += f" (computed {task.computed} times)" * (task.computed > 1)
             if whose is task and batch is task.batch:
-                return f"True, {task.label} and its batch{extra}"
-            return f"True, {_of(whose)} and {_of(batch)}"
+                return f"True, {task.label} and its batch{_beyond(task)}"
+            return f"True, {_of(whose)} and {_of(batch)}{_beyond(whose)}"
         kind, error, trace = payload
         if error is not task.error and error.args != task.error.args:
             return f"False, the {kind.__name__} of {error.args[0] if error.args else 'nobody'}, not of {task.label}"
         whose = "its" if error is task.error and kind is type(error) else "another"
-        return f"False, {whose} {kind.__name__}" + " without a traceback" * (trace is None)
+        return f"False, {whose} {kind.__name__}" + " without a traceback" * (trace is None) + _beyond(task)
     except (TypeError, ValueError, AttributeError):
         return f"an answer of another form: {_form(answer)}"
+
+
+def _beyond(task: object) -> str:
+    """Say what else was done with a task than to compute it once, when it was its turn."""
+    if not isinstance(task, ProbeTask):
+        return ""
+    said = " (finalized in the worker)" * bool(task.finalized)
+    said += f" (computed {task.computed} times)" * (task.computed > 1)
+    return said + " (begun before the one before it was done)" * task.beside
 
 
 def _of(value: object) -> str:
@@ -167,18 +191,40 @@ def _form(value: object) -> str:
 # ---- exercise 1: worker
 
 
+class _Hasty(SimpleQueue[Any]):
+    """An in_queue on which a limit of time runs out at once, however long it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran_out = Event()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the next item, or raise Empty."""
+        try:
+            return super().get(block, None if timeout is None else min(timeout, 0.001))
+        except Empty:
+            self.ran_out.set()
+            raise
+
+
 def ask_worker(worker: Worker, case: Sequence[str], patience: float) -> Sight:
     """Let a worker serve tasks of these kinds, then None; return what it answered, task by task, and how it ended.
 
-    The case may end in AHEAD (two and more tasks wait before the first answer is taken) or in OFTEN.
+    The case may end in AHEAD (two and more tasks wait before the first answer is taken), in IDLE or in OFTEN.
     """
-    kinds = [kind for kind in case if kind not in (AHEAD, OFTEN)]
+    kinds = [kind for kind in case if kind not in (AHEAD, IDLE, OFTEN)]
     if OFTEN in case:
         kinds *= sys.getrecursionlimit() + 100
     tasks = [ProbeTask(f"task {number}", kind) for number, kind in enumerate(kinds)]
-    in_queue: SimpleQueue[Any] = SimpleQueue()
+    at_work: list[ProbeTask] = []
+    for task in tasks:
+        task.at_work = at_work
+    idle = _Hasty()
+    in_queue: SimpleQueue[Any] = idle if IDLE in case else SimpleQueue()
     out_queue: SimpleQueue[Any] = SimpleQueue()
     with Aside(partial(worker, in_queue, out_queue)) as aside:
+        if IDLE in case and idle.ran_out.wait(0.05):
+            aside.over(0.05)
 
         def answer() -> object:
             return _next(out_queue, patience, lambda: not aside.over(0))
@@ -368,71 +414,3 @@ class _Spawning:
         self.said.append(f"threads alive after the with: {left}{for_good}")
         computed = all(probe.computed for probe in self.waiting)
         self.said.append(f"tasks that waited are computed: {computed}")
-
-
-# ---- exercise 3: run_clock
-
-
-def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) -> Sight:
-    """Let a scheduler run a clock in which partition j has the task `case[j]` ("idle": none); say what one sees."""
-    finalized: list[tuple[ProbeTask, object]] = []
-    shared = SHARED in case
-    kinds = [kind for kind in case if kind != SHARED]
-    meeting = None if shared else Barrier(sum(kind != "idle" for kind in kinds), timeout=patience / 2)
-    tasks = {j: ProbeTask(f"task {j}", kind, meeting) for j, kind in enumerate(kinds) if kind != "idle"}
-    for task in tasks.values():
-        task.finalized = finalized
-    own = [0 if shared else j for j in range(len(kinds))]  # by partition: its worker
-    queues = {number: (SimpleQueue[Any](), SimpleQueue[Any]()) for number in own}
-    in_queues, out_queues = ([queues[number][side] for number in own] for side in (0, 1))
-    workers = [
-        Thread(target=worker_that(done=0), args=pair, daemon=True, name=f"worker {number}")
-        for number, pair in queues.items()
-    ]
-    for worker in workers:
-        worker.start()
-
-    def work() -> object:
-        batches = scheduler(dict(tasks), in_queues, out_queues)
-        return dict(sorted(batches.items(), key=str)) if isinstance(batches, dict) else batches
-
-    def answers_left() -> int:
-        return sum(not out_queue.empty() for out_queue in out_queues)
-
-    left: int | None = None
-    with Aside(work) as aside:
-        if aside.over(2 * patience):
-            over = aside.end
-        else:
-            over = "still waiting for an answer"
-            left = answers_left()  # now: what ends the thread puts something into every queue that it knows
-    for (in_queue, _), worker in zip(queues.values(), workers, strict=True):
-        in_queue.put(None)
-        worker.join(patience)  # a scheduler that raises early leaves tasks at work: look when they are done
-    over = _whose_error(aside.error, tasks.values()) or over
-    met = "one at a time" if any(task.alone for task in tasks.values()) else "together"
-    there = sum(task.ran_in == f"worker {own[j]}" for j, task in tasks.items())
-    if left is None:
-        left = answers_left()
-    said = [f"computed {met}", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
-    if not any(
-        kind in (*ERRORS, "RuntimeError", FAILS_LATER) for kind in kinds
-    ):  # after an error the run is over
-        right = [task.label for task, batch in finalized if batch is task.batch]
-        said.append(f"finalized: {', '.join(right) or 'none'}")
-    return Sight(said, aside)
-
-
-def _whose_error(error: BaseException | None, tasks: Iterable[ProbeTask]) -> str:
-    """Say which task's error a scheduler has raised, itself or in another one; "" if it is no task's."""
-    if error is None:
-        return ""
-    found = ""
-    for task in tasks:
-        if error is task.error:
-            found = f"raised the {task.kind} of {task.label}"
-            if "compute" not in [frame.name for frame in traceback.extract_tb(error.__traceback__)]:
-                found += " without its traceback"
-        elif task.error in (error.__cause__, error.__context__) or repr(error) == repr(task.error):
-            found = f"raised a new exception in place of the {task.kind} of {task.label}"
-    return found

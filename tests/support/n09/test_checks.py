@@ -10,7 +10,7 @@ import torch
 from lib.pipeline.worker import worker as lib_worker
 from support.n09 import checks as n09
 from support.n09.answers import by_arrival, putting
-from support.n09.trials import ask_scheduler
+from support.n09.clock_trials import ask_scheduler
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +93,16 @@ def endless():
         (n09.check_worker, "The payload is", "seen: an answer of another form: (False, ValueError)"),
         (n09.check_worker, "Call sys.exc_info", "seen: an answer of another form: (False, (None, None, None))"),
         (n09.check_worker, "Without the traceback", "seen: False, its ValueError without a traceback"),
+        (n09.check_worker, "With a thread", "late, works, all are put before the first answer is taken. Expected"),
+        (n09.check_worker, "A while without tasks is no end", "without tasks. Expected: True, task 0 and its batch"),
+        (n09.check_worker, "A while without tasks is not", "without tasks. Expected: True, task 0 and its batch"),
+        (n09.check_worker, "A batch may be a tuple", "returns a tuple of three, works. Expected: True, task 0 and"),
+        (n09.check_worker, "A layer may raise", "raises AttributeError, works. Expected: False, its AttributeError"),
+        (n09.check_worker, "Compute a task once", "seen: False, its ValueError (computed 2 times)"),
+        (n09.check_run_clock, "The answer says", "raises SystemExit, works. Expected: raised the SystemExit of task 0"),
+        (n09.check_run_plan, "clock_runner takes", "F1 of partition 0 raises: an answer is left in an out_queue"),
+        (n09.check_run_plan, "The number of partitions", "computed never (0, 2), (1, 2). The number of partitions"),
+        (n09.check_run_plan, "The name j is", "computed too often (1, 1), (2, 1), (3, 1); never (1, 0)"),
         (n09.check_spawn_workers, "Yield an entry", "3 out_queues, 2 different; seen: 2 in_queues, 2 different"),
         (n09.check_spawn_workers, "cuda:0 and cuda:1", "3 out_queues, 2 different; seen: 3 in_queues, 1 different"),
         (n09.check_spawn_workers, "You throw away", "computed: True; seen: tasks that waited are computed: False"),
@@ -105,7 +115,7 @@ def endless():
         ),
         (n09.check_spawn_workers, "A thread works only", "Expected: threads started: 3; seen: threads started: 0"),
         (n09.check_spawn_workers, "You wait for threads", "seen: the with never ended"),
-        (n09.check_spawn_workers, "You do not wait", "with: 3, and for good: 0"),
+        (n09.check_spawn_workers, "A thread may still", "with: 3, and for good: 0"),
         (n09.check_spawn_workers, "An error in the body", "for cpu, cpu, leaves by an error. Expected: threads alive"),
         (n09.check_spawn_workers, "Two partitions", "for cuda:0, cuda:1, cuda:0. Expected: 3 in_queues, 2 different"),
         (n09.check_spawn_workers, "A task may last", "with: 3, and for good: 0, as a limit of a join was over"),

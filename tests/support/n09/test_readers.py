@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import permutations, product
-from queue import Queue, SimpleQueue
+from queue import Empty, Queue, SimpleQueue
 from threading import Thread
 
 import pytest
@@ -45,6 +45,21 @@ def worker_by_function(in_queue, out_queue):
             out_queue.put(answer(task))
     finally:
         out_queue.put((False, None))
+
+
+def idle_by_polling(in_queue, out_queue):
+    while True:
+        try:
+            task = in_queue.get(timeout=0.05)
+        except Empty:
+            continue
+        if task is None:
+            break
+        try:
+            out_queue.put((True, (task, task.compute())))
+        except BaseException:
+            out_queue.put((False, sys.exc_info()))
+    out_queue.put((False, None))
 
 
 @contextmanager
@@ -139,15 +154,16 @@ def plan_by_hand(compute, batches, n, in_queues, out_queues):
     [
         (n09.check_worker, worker_by_iter),
         (n09.check_worker, worker_by_function),
+        (n09.check_worker, idle_by_polling),
         (n09.check_spawn_workers, spawn_by_executor),
         (n09.check_spawn_workers, spawn_by_stack),
         (n09.check_spawn_workers, SpawnByClass),
         (n09.check_run_clock, clock_by_task),
         (n09.check_run_plan, plan_by_defaults),
         (n09.check_run_plan, plan_by_hand),
-        (n09.check_devices, ["cuda:0"] * 5),
+        (n09.check_devices, ["cpu", *["cuda:0"] * 4]),
         (n09.check_devices, ["cuda:1", "cpu", "cuda:1", "meta", "meta"]),
-        (n09.check_devices, ("mps", "mps", "mps", "cuda", "cuda:0")),
+        (n09.check_devices, ("mps", "mps", "cpu", "cuda", "cuda:0")),
     ],
 )
 def test_another_right_answer_passes(check, answer, monkeypatch):
@@ -238,6 +254,53 @@ def plan_in_threads_of_its_own(compute, batches, n, in_queues, out_queues):
     return values
 
 
+def threads_in_order(in_queue, out_queue):
+    """Keep the order of the answers, but begin a task while another is at work."""
+    with ThreadPoolExecutor(4) as pool:
+        futures = []
+        while (task := in_queue.get()) is not None:
+            futures.append((task, pool.submit(task.compute)))
+            if in_queue.empty():
+                for task, future in futures:
+                    try:
+                        out_queue.put((True, (task, future.result())))
+                    except BaseException:
+                        out_queue.put((False, sys.exc_info()))
+                futures.clear()
+    out_queue.put((False, None))
+
+
+def clock_that_asks_the_batch(tasks, in_queues, out_queues):
+    for j in tasks:
+        in_queues[j].put(tasks[j])
+    answers = {j: out_queues[j].get()[1] for j in tasks}
+    for _, error in ((payload[0], payload[1]) for payload in answers.values()):
+        if isinstance(error, BaseException):
+            raise error
+    for task, batch in answers.values():
+        task.finalize(batch)
+    return {j: batch for j, (_, batch) in answers.items()}
+
+
+def plan_with_late_names(compute, batches, n, in_queues, out_queues):
+    values = list(batches)
+    for clock in clock_cycles(len(batches), n):
+        tasks = {}
+        for i, j in clock:
+            tasks[j] = Task(None, compute=lambda i=i, x=values[i]: compute(x, i, j))  # noqa: B023
+        done = run_clock(tasks, in_queues, out_queues)
+        for i, j in clock:
+            values[i] = done[j]
+    return values
+
+
+def plan_that_swallows(compute, batches, n, in_queues, out_queues):
+    try:
+        return plan_by_defaults(compute, batches, n, in_queues, out_queues)
+    except ValueError:
+        return []
+
+
 def plan_by_micro_batches(compute, batches, n, in_queues, out_queues):
     values = list(batches)
     for clock in clock_cycles(len(batches), n):
@@ -261,14 +324,27 @@ def plan_turned_round(compute, batches, n, in_queues, out_queues):
     "check, answer, says",
     [
         (n09.check_worker, worker_that_answers_none_and_goes_on, "when it comes, the thread must end"),
-        (n09.check_spawn_workers, partial(spawn_that_waits_otherwise, wait=for_the_last_word), "You do not wait"),
-        (n09.check_spawn_workers, partial(spawn_that_waits_otherwise, wait=for_an_empty_queue), "You do not wait"),
+        (n09.check_worker, threads_in_order, "(begun before the one before it was done)"),
+        (n09.check_run_clock, clock_that_asks_the_batch, "returns a ValueError, works. Expected: returned {0: "),
+        (n09.check_run_plan, plan_with_late_names, "The name j is looked up when the task runs"),
+        (n09.check_run_plan, plan_that_swallows, "this very error is expected; it returned []"),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_that_waits_otherwise, wait=for_the_last_word),
+            "A thread may still be alive",
+        ),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_that_waits_otherwise, wait=for_an_empty_queue),
+            "A thread may still be alive",
+        ),
         (n09.check_run_clock, clock_that_asks_whoever_is_there, "share a queue"),
         (n09.check_run_clock, clock_that_keeps_the_first_error_and_finalizes, "Take all answers before you finalize"),
         (n09.check_run_plan, plan_in_threads_of_its_own, "0 tasks went through the in_queues"),
         (n09.check_run_plan, plan_by_micro_batches, "An index is beyond its list"),
         (n09.check_run_plan, plan_turned_round, "in clock 1 tasks were put for the partitions [1, 0]"),
         (n09.check_devices, ["cuda", "cuda:0"], "5 devices are expected, one for each partition, not 2"),
+        (n09.check_devices, ["cuda"] * 5, "a CPU is asked for among the devices"),
         (n09.check_devices, [], "5 devices are expected, one for each partition, not 0"),
         (n09.check_devices, ["cuda:0", "cuda:1", "cpu", "cpu", "meta"], "5 values are right"),
         (n09.check_devices, ["cuda"] * 3 + ["cpu", "cpu"], "3 values are right, those of the partitions 1, 3, 4"),

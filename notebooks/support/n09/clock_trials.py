@@ -1,0 +1,78 @@
+"""What one sees of a scheduler of notebook 09: it runs aside, on tasks that note what is done with them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Sequence
+from queue import SimpleQueue
+from threading import Barrier, Thread
+from typing import Any
+
+from support.kit.threads import Aside
+from support.n09.answers import Scheduler, worker_that
+from support.n09.trials import ERRORS, FAILS_LATER, SHARED, ProbeTask, Sight
+
+
+def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) -> Sight:
+    """Let a scheduler run a clock in which partition j has the task `case[j]` ("idle": none); say what one sees."""
+    finalized: list[tuple[ProbeTask, object]] = []
+    shared = SHARED in case
+    kinds = [kind for kind in case if kind != SHARED]
+    meeting = None if shared else Barrier(sum(kind != "idle" for kind in kinds), timeout=patience / 2)
+    tasks = {j: ProbeTask(f"task {j}", kind, meeting) for j, kind in enumerate(kinds) if kind != "idle"}
+    for task in tasks.values():
+        task.finalized = finalized
+    own = [0 if shared else j for j in range(len(kinds))]  # by partition: its worker
+    queues = {number: (SimpleQueue[Any](), SimpleQueue[Any]()) for number in own}
+    in_queues, out_queues = ([queues[number][side] for number in own] for side in (0, 1))
+    workers = [
+        Thread(target=worker_that(done=0), args=pair, daemon=True, name=f"worker {number}")
+        for number, pair in queues.items()
+    ]
+    for worker in workers:
+        worker.start()
+
+    def work() -> object:
+        batches = scheduler(dict(tasks), in_queues, out_queues)
+        return dict(sorted(batches.items(), key=str)) if isinstance(batches, dict) else batches
+
+    def answers_left() -> int:
+        return sum(not out_queue.empty() for out_queue in out_queues)
+
+    left: int | None = None
+    with Aside(work) as aside:
+        if aside.over(2 * patience):
+            over = aside.end
+        else:
+            over = "still waiting for an answer"
+            left = answers_left()  # now: what ends the thread puts something into every queue that it knows
+    for (in_queue, _), worker in zip(queues.values(), workers, strict=True):
+        in_queue.put(None)
+        worker.join(patience)  # a scheduler that raises early leaves tasks at work: look when they are done
+    over = _whose_error(aside.error, tasks.values()) or over
+    met = "one at a time" if any(task.alone for task in tasks.values()) else "together"
+    there = sum(task.ran_in == f"worker {own[j]}" for j, task in tasks.items())
+    if left is None:
+        left = answers_left()
+    said = [f"computed {met}", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
+    if not any(
+        kind in (*ERRORS, "RuntimeError", FAILS_LATER) for kind in kinds
+    ):  # after an error the run is over
+        right = [task.label for task, batch in finalized if batch is task.batch]
+        said.append(f"finalized: {', '.join(right) or 'none'}")
+    return Sight(said, aside)
+
+
+def _whose_error(error: BaseException | None, tasks: Iterable[ProbeTask]) -> str:
+    """Say which task's error a scheduler has raised, itself or in another one; "" if it is no task's."""
+    if error is None:
+        return ""
+    found = ""
+    for task in tasks:
+        if error is task.error:
+            found = f"raised the {task.kind} of {task.label}"
+            if "compute" not in [frame.name for frame in traceback.extract_tb(error.__traceback__)]:
+                found += " without its traceback"
+        elif task.error in (error.__cause__, error.__context__) or repr(error) == repr(task.error):
+            found = f"raised a new exception in place of the {task.kind} of {task.label}"
+    return found

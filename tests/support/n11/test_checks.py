@@ -149,6 +149,19 @@ class WaitByEvents(torch.autograd.Function):
         return None, None, gradient.view_as(gradient)
 
 
+MOVES = "        y = x.to(target.device)\n"
+
+
+@pytest.mark.parametrize(
+    "made", ["torch.empty_like(x, device=target.device)", "x.new_empty(x.shape, device=target.device)"]
+)
+def test_a_copy_into_memory_that_was_taken_before_is_one_copy(made):
+    written = f"        y = {made}\n        y.copy_(x, non_blocking=True)\n"
+    _, *answer = edited(COPYING, (MOVES, written), names={"current_stream": current_stream, "torch": torch})
+    verdict = n11.check_copy_wait(*answer)
+    assert verdict, verdict.message
+
+
 def test_other_copies_and_waits_are_right():
     assert n11.check_copy_wait(CopyByEvents, WaitByEvents)
     assert n11.check_copy_wait(CopyByEvents, MyWait)

@@ -173,9 +173,9 @@ def tie_in_one_go(output, shared, function, x):
     return Join.apply(kept, MyRecompute.apply(phony, shared, function, x))
 
 
-def tie_without_the_forked_tensor(output, *task):
-    _, phony = Fork.apply(output)
-    return Join.apply(output, MyRecompute.apply(phony, *task))
+def tie_by_the_name_of_the_text(output, *task):
+    output, phony = Fork.apply(output)
+    return Join.apply(output, Recompute.apply(phony, *task))  # noqa: F821  # the check gives it the reader's
 
 
 class GradThere(MyTwoNodeCheckpoint):
@@ -187,7 +187,7 @@ class GradThere(MyTwoNodeCheckpoint):
         return (None,) * 3 + (x.grad,)
 
 
-@pytest.mark.parametrize("tie", [tie_in_one_go, tie_without_the_forked_tensor])
+@pytest.mark.parametrize("tie", [tie_in_one_go, tie_by_the_name_of_the_text])
 def test_other_halves_are_right(tie):
     assert n11.check_halves(GradThere, MyRecompute, tie)
 
@@ -195,15 +195,20 @@ def test_other_halves_are_right(tie):
 def all_ties_first(clock, batches, copy):
     for i, _ in clock:
         if i:
-            batches[i] = Join.apply(batches[i], Fork.apply(batches[i - 1])[1])
+            depend(batches, i)
     for i, j in clock:
         batches[i] = copy(batches[i], j) if j else batches[i]
 
 
 def test_other_fences_are_right():
     assert n11.check_fence(depend, all_ties_first)
-    # whoever does not store the forked tensor has tied all the same: Fork is one more user of what lies behind it
-    assert n11.check_fence(*edited((depend, fence), ("batches[i - 1], phony", "_, phony")))
+
+
+def test_a_fork_whose_tensor_is_thrown_away_is_refused():
+    verdict = n11.check_fence(*edited((depend, fence), ("batches[i - 1], phony", "_, phony")))
+    assert "takes the place of batches[i - 1]" in verdict.message
+    verdict = n11.check_halves(*edited(HALVES, ("output, phony = Fork", "_, phony = Fork")))
+    assert "takes the place of the output" in verdict.message
 
 
 # ---- wrong ones, each told what is true of it

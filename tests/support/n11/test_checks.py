@@ -204,6 +204,18 @@ def test_other_fences_are_right():
     assert n11.check_fence(depend, all_ties_first)
 
 
+def crossing(clock, batches, copy):
+    for i, _ in sorted(clock):
+        if i > 0:
+            depend(batches, i)
+    for i, j in clock:
+        batches[i] = copy(batches[i], j) if j else batches[i]
+
+
+def test_ties_that_cross_are_told_that_they_cross():
+    assert "Ties of one clock cross" in n11.check_fence(depend, crossing).message
+
+
 def test_a_fork_whose_tensor_is_thrown_away_is_refused():
     verdict = n11.check_fence(*edited((depend, fence), ("batches[i - 1], phony", "_, phony")))
     assert "takes the place of batches[i - 1]" in verdict.message

@@ -136,6 +136,16 @@ _OF_NUMBERS = {torch.tensor, torch.as_tensor, torch.asarray}
 """What these make is a copy of memory of the host, and not pinned."""
 
 
+def _asks_for_the_shape_alone(func: Any) -> bool:
+    """Return whether it takes no number of its tensor, as zeros_like and new_empty: nothing is copied then."""
+    name: str = func.__name__
+    return name.endswith("_like") or (name.startswith("new_") and name != "new_tensor")
+
+
+def _plain(x: Any) -> Any:
+    return x.plain if isinstance(x, PretendTensor) else x
+
+
 class _Places(TorchFunctionMode):
     """See what torch makes on "cuda", and which tensors of the CPU are moved there: no tensor tells of these."""
 
@@ -155,9 +165,9 @@ class _Places(TorchFunctionMode):
         place = kwargs.get("device")
         if place is None or torch.device(place).type != "cuda":
             return func(*args, **kwargs)
-        if known:  # zeros_like and such: made where its tensor is
+        if known and not _asks_for_the_shape_alone(func):
             return func(*args, **{**kwargs, "device": None}).to(place)
-        plain = func(*args, **{**kwargs, "device": "cpu"})
+        plain = func(*map(_plain, args), **{**kwargs, "device": "cpu"})
         if func in _OF_NUMBERS:
             copied = self.gpu.copied(plain, self.gpu.located(torch.device(place)), non_blocking=False)
             return copied.requires_grad_(plain.requires_grad)

@@ -32,6 +32,20 @@ from support.n11.on_device import judged_on_devices_too
 from support.n11.runs import OLDER, engine_order, fenced
 from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_fork_join, fault_of_two_nodes
 
+
+def _calling(function: Any, **names: Any) -> Any:
+    """Return the function with these among its globals, where they stand in a notebook."""
+    if not isinstance(function, FunctionType):
+        return function
+    return FunctionType(
+        function.__code__,
+        {**function.__globals__, **names},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+
+
 # ---- predictions
 
 
@@ -292,6 +306,11 @@ HALVES = {
         "output, phony = Fork.apply(output)",
         "phony = torch.empty(0, requires_grad=True)",
     ),
+    "What Fork returns takes the place of the output. Thrown away, it gets zeros for a gradient, which are added to "
+    "the real one before Wait's backward: the sum reads what a copy may still be writing.": (
+        "output, phony = Fork",
+        "_, phony = Fork",
+    ),
     "The Fork is on x: what waits for Recompute then is what made x, and not the Wait and the Checkpoint.": (
         "output, phony = Fork.apply(output)",
         "_, phony = Fork.apply(x)",
@@ -332,7 +351,7 @@ check_halves = Exercise(
     answers=3,
     methods=("backward",),
     judge=judged(
-        fault_of_two_nodes,
+        lambda answer: fault_of_two_nodes((*answer[:2], _calling(answer[2], Recompute=answer[1]))),
         "gradients as without a checkpoint, each inside computed once more, before the Wait, and then let go.",
         around=partial(warnings.catch_warnings, action="ignore"),  # torch, on a gradient asked of no leaf
     ),
@@ -349,6 +368,11 @@ TIE = "            depend(batches, i)"
 FENCES = {
     "Nothing is held back: the phony must come from a Fork of i - 1 and be joined to i, and what Join returns must be "
     "stored.": ("batches[i], phony)", "batches[i], torch.empty(0))"),
+    "What Fork returns takes the place of batches[i - 1]. Thrown away, it gets zeros for a gradient, which are added "
+    "to the real one before anything has waited for that.": (
+        "batches[i - 1], phony = Fork",
+        "_, phony = Fork",
+    ),
     "Partition 0 is not tied: every pair with i > 0 needs it, whatever j is.": ("i > 0", "i > 0 and j > 0"),
     "Only partition 0 is tied: for every pair with i > 0 fork batches[i - 1], the output of (i - 1, j).": (
         "i > 0",
@@ -371,7 +395,8 @@ FENCES = {
         TIE,
         TIE.replace("i)", "j)"),
     ),
-    "Every micro-batch is tied in every clock; only those of this clock are just between two partitions.": (
+    "Ties of one clock cross: i - 1 was itself joined in this clock before i was tied to it, so it waits for more than "
+    "i. Tie in the order of the clock, and only its pairs.": (
         f"    for i, j in clock:\n{FIRST}",
         "    for i in range(1, len(batches)):\n        depend(batches, i)\n    for i, j in clock:",
     ),
@@ -391,26 +416,13 @@ FENCES = {
 }
 
 
-def _calling(depend: Any, fence: Any) -> Any:
-    """Return the fence with this depend among its globals, where it stands in a notebook."""
-    if not isinstance(fence, FunctionType):
-        return fence
-    return FunctionType(
-        fence.__code__,
-        {**fence.__globals__, "depend": depend},
-        fence.__name__,
-        fence.__defaults__,
-        fence.__closure__,
-    )
-
-
 check_fence = Exercise(
     "fence",
     name="depend and fence",
     reference=(depend, fence),
     answers=2,
     judge=judged(
-        lambda answer: fault_of_fence(_calling(*answer)),
+        lambda answer: fault_of_fence(_calling(answer[1], depend=answer[0])),
         "in five pipelines backward runs in the order of a fence that ties every pair, and the edges see to it.",
     ),
     mistakes=famous((depend, fence), FENCES),

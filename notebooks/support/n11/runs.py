@@ -172,10 +172,41 @@ def operation(node: Any) -> str:
     return str(getattr(node, "note", [""])[0])
 
 
-def fenced(m: int, n: int, prepare: Fence, older: int = 0) -> tuple[list[str], Tensor | None, Tensor]:
+def note_sums(output: Tensor) -> Callable[[], str]:
+    """Note which gradients arrive in backward; what is returned tells of one that autograd adds up of two, or "".
+
+    AccumulateGrad adds up by its nature, and is left out. A None that arrives is nothing to add.
+    """
+    nodes = engine_order(output.grad_fn)
+    index = {node: k for k, node in enumerate(nodes)}
+    names = [_name(node) for node in nodes]
+    givers: dict[tuple[int, int], list[str]] = {}
+
+    def note(k: int, ends: list[tuple[int, int] | None], gradients: Sequence[Tensor | None], _: Any) -> None:
+        for end, gradient in zip(ends, gradients, strict=False):
+            if end is not None and gradient is not None:
+                givers.setdefault(end, []).append(names[k])
+
+    for k, node in enumerate(nodes):
+        ends = [
+            None if end is None or "Accumulate" in end.name() else (index[end], number)
+            for end, number in node.next_functions
+        ]
+        node.register_hook(partial(note, k, ends))
+    return lambda: next((" and ".join(sorted(two)) for two in givers.values() if len(two) > 1), "")
+
+
+def fenced(
+    m: int,
+    n: int,
+    prepare: Fence,
+    older: int = 0,
+    before: Callable[[Tensor], Any] = lambda output: None,
+) -> tuple[list[str], Tensor | None, Tensor]:
     """Run a pipeline of checkpoints with this fence; return what backward ran, the parameter's gradient, the output.
 
-    One worker computes all partitions, as in torchgpipe on a CPU. older: nodes that it has made before.
+    One worker computes all partitions, as in torchgpipe on a CPU. older: nodes that it has made before. before: is
+    called with the output when backward is about to begin.
     """
     ran = list[str]()
     w = torch.full((2,), 0.5, requires_grad=True)
@@ -203,6 +234,7 @@ def fenced(m: int, n: int, prepare: Fence, older: int = 0) -> tuple[list[str], T
             for (i, _), task, output in zip(clock, tasks, outputs, strict=True):
                 batches[i] = my_tie(output.result(), *task)
     result = torch.cat(batches)
+    before(result)
     result.sum().backward()
     return ran, w.grad, result
 

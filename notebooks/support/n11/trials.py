@@ -20,7 +20,7 @@ from support.kit.judged import Fault
 from support.kit.raised import InCaseError, in_case, known_by, told_of
 from support.kit.values import NO_RETURN, kind_of, short
 from support.n11 import runs
-from support.n11.runs import Fence, engine_order, far_ahead, fenced, step
+from support.n11.runs import Fence, engine_order, far_ahead, fenced, note_sums, step
 
 #: What an exception means, by words of its text.
 MEANINGS = {
@@ -241,9 +241,22 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
         edges.append(_edges_of(next(node for node in hung if node.shared is memory)))
         x = step(output, f"Copy{j}", ran)
         shared.append(memory)
+    summed = note_sums(x)
     x.backward(torch.tensor([1.0, -2.0, 3.0]))
-    fault = _fault_of_insides(shared, layers, needs_grad)  # x is what the loss hangs on: it is still there
+    fault = _fault_of_insides(shared, layers, needs_grad) or _told_of_sum(
+        summed()
+    )  # x is what the loss hangs on: it is still there
     return _Seen(ran, [_rounded(each.grad) for each in (*weights, leaf)], fault, edges)
+
+
+def _told_of_sum(givers: str) -> str:
+    """Say what autograd adds up, "" for nothing."""
+    if not givers:
+        return ""
+    return (
+        f"one tensor had got two gradients, of {givers}: autograd adds them up as soon as both are launched, and "
+        "waits for no copy that may still bring one of them. Let each tensor have one user that sends a gradient"
+    )
 
 
 def _is_of(function: runs.AutogradFunction, node: Any) -> bool:
@@ -315,13 +328,15 @@ class _Fenced:
     ran: list[str]
     gradient: list[float] | None
     leads: dict[str, list[str]]
+    fault: str  # of what is added up
 
 
 def _fenced(m: int, n: int, prepare: Fence) -> _Fenced:
-    ran, gradient, output = fenced(m, n, prepare)
+    noted: list[Callable[[], str]] = []
+    ran, gradient, output = fenced(m, n, prepare, before=lambda output: noted.append(note_sums(output)))
     named = {x: name for x in engine_order(output.grad_fn) if (name := runs.operation(x))}
     leads = {name: sorted(named[y] for y in engine_order(x)[1:] if y in named) for x, name in named.items()}
-    return _Fenced(ran, None if gradient is None else gradient.tolist(), leads)
+    return _Fenced(ran, None if gradient is None else gradient.tolist(), leads, _told_of_sum(noted[0]()))
 
 
 def fault_of_fence(answer: Fence) -> str:
@@ -348,4 +363,4 @@ def _fault_of_fenced(got: _Fenced, ours: _Fenced) -> str:
         name = next((name for name in ours.leads if ours.leads[name] != got.leads.get(name)), "")
         told = f"from {name} they should lead to {' '.join(ours.leads.get(name, [])) or 'nothing'}"
         return f"the order is right here, but not by the edges: {told}."
-    return ""
+    return f"the order is right, but in backward {got.fault}." if got.fault else ""

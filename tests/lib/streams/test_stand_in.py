@@ -15,6 +15,20 @@ from lib.streams.stand_in import in_place_of_cuda
 from tests.lib.races import assert_no_race
 from tests.lib.streams.prefetched import plain
 
+
+def test_what_takes_its_shape_alone_from_a_tensor_elsewhere_copies_nothing():
+    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+        x = torch.ones(3, device="cuda:0").requires_grad_()
+        began = len(gpu.operations)
+        empty = [torch.empty_like(x, device="cuda:1"), x.new_empty(x.shape, device=torch.device("cuda", 1))]
+        assert [op.kind for op in gpu.operations[began:]] == ["allocate", "allocate"]
+        zeros = torch.zeros_like(x, device="cuda:1", requires_grad=True)
+        launched = [(op.lane, op.label) for op in gpu.operations[began:] if op.kind == "launch"]
+        assert launched == [("compute of cuda:1", "zeros_like")]
+        assert zeros.requires_grad
+        assert {str(y.device) for y in (*empty, zeros)} == {"cuda:1"}
+
+
 MODES = ["never", "except_last", "always"]
 
 

@@ -149,6 +149,19 @@ class WaitByEvents(torch.autograd.Function):
         return None, None, gradient.view_as(gradient)
 
 
+MOVES = "        y = x.to(target.device)\n"
+
+
+@pytest.mark.parametrize(
+    "made", ["torch.empty_like(x, device=target.device)", "x.new_empty(x.shape, device=target.device)"]
+)
+def test_a_copy_into_memory_that_was_taken_before_is_one_copy(made):
+    written = f"        y = {made}\n        y.copy_(x, non_blocking=True)\n"
+    _, *answer = edited(COPYING, (MOVES, written), names={"current_stream": current_stream, "torch": torch})
+    verdict = n11.check_copy_wait(*answer)
+    assert verdict, verdict.message
+
+
 def test_other_copies_and_waits_are_right():
     assert n11.check_copy_wait(CopyByEvents, WaitByEvents)
     assert n11.check_copy_wait(CopyByEvents, MyWait)
@@ -160,9 +173,9 @@ def tie_in_one_go(output, shared, function, x):
     return Join.apply(kept, MyRecompute.apply(phony, shared, function, x))
 
 
-def tie_without_the_forked_tensor(output, *task):
-    _, phony = Fork.apply(output)
-    return Join.apply(output, MyRecompute.apply(phony, *task))
+def tie_by_the_name_of_the_text(output, *task):
+    output, phony = Fork.apply(output)
+    return Join.apply(output, Recompute.apply(phony, *task))  # noqa: F821  # the check gives it the reader's
 
 
 class GradThere(MyTwoNodeCheckpoint):
@@ -174,7 +187,7 @@ class GradThere(MyTwoNodeCheckpoint):
         return (None,) * 3 + (x.grad,)
 
 
-@pytest.mark.parametrize("tie", [tie_in_one_go, tie_without_the_forked_tensor])
+@pytest.mark.parametrize("tie", [tie_in_one_go, tie_by_the_name_of_the_text])
 def test_other_halves_are_right(tie):
     assert n11.check_halves(GradThere, MyRecompute, tie)
 
@@ -182,15 +195,32 @@ def test_other_halves_are_right(tie):
 def all_ties_first(clock, batches, copy):
     for i, _ in clock:
         if i:
-            batches[i] = Join.apply(batches[i], Fork.apply(batches[i - 1])[1])
+            depend(batches, i)
     for i, j in clock:
         batches[i] = copy(batches[i], j) if j else batches[i]
 
 
 def test_other_fences_are_right():
     assert n11.check_fence(depend, all_ties_first)
-    # whoever does not store the forked tensor has tied all the same: Fork is one more user of what lies behind it
-    assert n11.check_fence(*edited((depend, fence), ("batches[i - 1], phony", "_, phony")))
+
+
+def crossing(clock, batches, copy):
+    for i, _ in sorted(clock):
+        if i > 0:
+            depend(batches, i)
+    for i, j in clock:
+        batches[i] = copy(batches[i], j) if j else batches[i]
+
+
+def test_ties_that_cross_are_told_that_they_cross():
+    assert "Ties of one clock cross" in n11.check_fence(depend, crossing).message
+
+
+def test_a_fork_whose_tensor_is_thrown_away_is_refused():
+    verdict = n11.check_fence(*edited((depend, fence), ("batches[i - 1], phony", "_, phony")))
+    assert "takes the place of batches[i - 1]" in verdict.message
+    verdict = n11.check_halves(*edited(HALVES, ("output, phony = Fork", "_, phony = Fork")))
+    assert "takes the place of the output" in verdict.message
 
 
 # ---- wrong ones, each told what is true of it

@@ -230,6 +230,89 @@ def test_numbers_that_are_counted_from_a_base_pass():
     assert n12.check_numbers(Counted)
 
 
+class DrawnInWrap:
+    """Draw a pair's seed when its layer is wrapped, in the caller's thread."""
+
+    def __init__(self, m, n):
+        self.m = m
+
+    def wrap(self, layer, i, j):
+        seed = torch.randint(2**40, ()).item()
+
+        def run(x):
+            with drawing_from(torch.Generator().manual_seed(seed)):
+                return layer(x)
+
+        return run
+
+
+class AGeneratorPerPair(Numbers):
+    def wrap(self, layer, i, j):
+        own = torch.Generator()
+
+        def run(x):
+            with drawing_from(own.manual_seed(self.seeds[i][j])):
+                return layer(x)
+
+        return run
+
+
+@pytest.mark.parametrize("answer", [DrawnInWrap, AGeneratorPerPair])
+def test_a_seed_may_be_drawn_in_wrap_and_a_generator_set_anew(answer):
+    assert n12.check_numbers(answer)
+
+
+OWN = "with drawing_from(torch.Generator().manual_seed(self.seeds[i][j])):"
+PUT_BACK = """before = torch.get_rng_state()
+            torch.manual_seed(self.seeds[i][j])
+            y = layer(x)
+            torch.set_rng_state(before)
+            return y
+            if True:"""
+GOES_ON = "A generator goes on from where it stood"
+
+
+@pytest.mark.parametrize(
+    "edits, says",
+    [
+        ([(OWN, PUT_BACK)], "the generator of the whole process stands elsewhere while the layer runs"),
+        (
+            [("tolist()", "tolist()\n        self.own = torch.Generator()"), ("torch.Generator().m", "self.own.m")],
+            "one of them draws another mask than when it ran alone",
+        ),
+        (
+            [
+                (
+                    "tolist()",
+                    "tolist()\n        self.own = [[torch.Generator().manual_seed(s) for s in r] for r in self.seeds]",
+                ),
+                ("torch.Generator().manual_seed(self.seeds[i][j])", "self.own[i][j]"),
+            ],
+            GOES_ON,
+        ),
+        (
+            [("manual_seed(self.seeds[i][j])", "manual_seed(torch.randint(2**40, ()).item())")],
+            "the call, beside the layer, has moved the generator",
+        ),
+        (
+            [
+                (
+                    "torch.randint(2**62, (m, n)).tolist()",
+                    "[[torch.initial_seed() + 9 * i + j for j in range(n)] for i in range(m)]",
+                )
+            ],
+            "two steps need seeds that were drawn",
+        ),
+    ],
+)
+def test_what_shares_a_generator_or_a_seed_is_told_so(edits, says):
+    verdict = n12.check_numbers(edited(Numbers, *edits))
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+    assert says is GOES_ON or GOES_ON not in verdict.message
+    assert "The place alone" not in verdict.message
+
+
 def test_the_check_leaves_torchs_generator_as_it_was():
     before = torch.get_rng_state()
     n12.check_numbers(Numbers)
@@ -248,7 +331,7 @@ def test_the_check_leaves_torchs_generator_as_it_was():
         (
             "with drawing_from(torch.Generator().manual_seed(self.seeds[i][j])):",
             "if True:",
-            "the call has moved the generator of the whole process",
+            "the layer has moved the generator of the whole process",
         ),
         ("return layer(x)", "return layer(x, i)", "your code raised TypeError"),
     ],

@@ -186,6 +186,30 @@ def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_note
         assert [i for i, k in watch.went_back if k == j] == [*range(rows)][::-1]
 
 
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ("if i > 0:", "if 0 < i < stop:", "does not hold every partition to its order"),
+        ("if i > 0:", "if i > 0 and self.checkpoint == 'always':", "does not hold every partition to its order"),
+        ("if i > 0:", "if i > 0 and self.checkpoint != 'never':", "does not hold every partition to its order"),
+        ("for size in balance)", "for size in balance)\n        balance.clear()", "the caller's layers or balance"),
+        (
+            "layers = iter(layers)",
+            "own = [*layers]\n        del layers[:]\n        layers = iter(own)",
+            "the caller's l",
+        ),
+    ],
+)
+def test_a_tie_in_one_mode_only_and_a_changed_model_are_told(old, new, says):
+    assert says in n12.check_mini(edited(MiniGPipe, (old, new))).message
+
+
+@pytest.mark.parametrize("condition", ["i > 0 and j == n - 1", "0 < i < stop"])
+def test_a_tie_in_some_partitions_or_micro_batches_only_is_told(condition):
+    verdict = n12.check_pipeline(edited((make_task, run_pipeline), ("if i > 0:", f"if {condition}:"))[1])
+    assert "does not hold every partition to its order" in verdict.message
+
+
 def test_a_tie_takes_the_tensor_of_a_nest_that_can_have_a_gradient():
     weight = torch.ones(2, requires_grad=True)
     batches = [(torch.arange(2), weight * 2), (torch.arange(2), weight * 3)]

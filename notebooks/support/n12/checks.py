@@ -268,7 +268,7 @@ check_numbers = Exercise(
     mistakes=famous(
         Numbers,
         {
-            "One generator for both calls: begin each call with a fresh one.": (
+            "A generator goes on from where it stood: begin each call with a fresh one.": (
                 f"{_INSIDE}{_OWN}",
                 f"        own = {_OWN}\n\n{_INSIDE}own",
             ),
@@ -293,6 +293,16 @@ check_numbers = Exercise(
             "manual_seed of torch itself is for all threads: give the layer a generator of its own.": (
                 f"with drawing_from({_OWN}):",
                 "if torch.manual_seed(self.seeds[i][j]):",
+            ),
+            "Who puts torch's generator back lets other threads see it in between: give the layer one of its own.": (
+                f"with drawing_from({_OWN}):",
+                "with torch.random.fork_rng(devices=[]):\n                torch.manual_seed(self.seeds[i][j])",
+            ),
+            "One generator for all pairs: another thread may set it anew before the layer draws.": (
+                "tolist()",
+                "tolist()\n        self.own = torch.Generator()",
+                "torch.Generator().manual",
+                "self.own.manual",
             ),
         },
     ),

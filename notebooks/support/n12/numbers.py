@@ -1,12 +1,16 @@
-"""What answers to notebook 12's exercise on random numbers are tried with: masks that a pair draws, and draws again."""
+"""What answers to notebook 12's exercise on random numbers are tried with: masks that a pair draws, and draws again.
+
+Each pair is wrapped once, in the caller's thread, always in the same order: as a MiniGPipe asks for it.
+"""
 
 # mypy: allow-untyped-calls, disable-error-code="no-any-return"
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import product
-from threading import Thread
+from threading import Barrier, BrokenBarrierError, Thread
 from typing import Any, TypeAlias
 
 import torch
@@ -14,39 +18,86 @@ from torch import Tensor
 
 from support.kit.raised import in_case
 from support.kit.values import NO_RETURN
-from support.n12.given import OwnDropout
+from support.n12 import given
 
 M = 3
 N = 4
 SEED = 5
 LENGTH = 64  # numbers in a mask: two masks are not equal by chance
+PATIENCE = 1.0  # seconds until a layer that waits for its neighbour counts as alone
 _Pair: TypeAlias = tuple[int, int]
+NEIGHBOURS = (1, 1), (0, 2)  # of one clock
+
+
+class _Watched(given.OwnDropout):
+    """A dropout that notes what it draws from, and may wait for another one before it draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds: list[int | None] = []  # call by call; None: it drew from the generator of the process
+        self.states: list[Tensor] = []  # of the process's generator, before the layer draws
+        self.meeting: Barrier | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Note, meet, draw."""
+        own = getattr(given._here, "generator", None)
+        self.seeds.append(None if own is None else own.initial_seed())
+        self.states.append(torch.get_rng_state())
+        if self.meeting is not None:
+            with suppress(BrokenBarrierError):  # who takes turns never meets
+                self.meeting.wait(PATIENCE)
+        return super().forward(x)
+
+
+class _Wrapped:
+    """A pair's layer, and what `wrap` has made of it."""
+
+    def __init__(self, step: Any, pair: _Pair) -> None:
+        self.pair = pair
+        self.layer = _Watched()
+        with in_case(f"for {_told(pair)}"):
+            self.run = step.wrap(self.layer, *pair)
+
+    def called(self) -> tuple[str, Tensor]:
+        """Call it; return what is wrong, and the mask that the layer has drawn."""
+        x = torch.ones(LENGTH)
+        where = f"for {_told(self.pair)}"
+        calls = len(self.layer.masks)
+        with in_case(where):
+            output = self.run(x)
+        if output is None:
+            return f"{where}, what wrap returns {NO_RETURN}.", x
+        if len(self.layer.masks) == calls:
+            return f"{where}, the layer was never called.", x
+        mask = self.layer.masks[-1]
+        if not isinstance(output, Tensor) or not torch.equal(output, x * mask * 2):
+            return f"{where}, the output is not that of the layer.", x
+        return "", mask
 
 
 def fault_of_numbers(answer: Callable[[int, int], Any]) -> str:
     """Say which masks differ that should not, or are equal that should not be; "" if all are as they should."""
     torch.manual_seed(SEED)
-    with in_case(f"making Numbers({M}, {N})"):
-        step = answer(M, N)
-        next_step = answer(M, N)
+    step = _step_of(answer)
+    following = _step_of(answer)
     masks: dict[_Pair, Tensor] = {}
-    for i, j in _pairs():
-        fault, masks[i, j] = _fault_of_pair(step, i, j)
+    for pair in _pairs():
+        fault, masks[pair] = _fault_of_pair(step[pair])
         if fault:
             return fault
-    fault = _fault_of_equal_pairs(masks)
-    if fault:
-        return fault
-    same = [pair for pair in _pairs() if torch.equal(_drawn(next_step, *pair), masks[pair])]
-    if same:
-        return (
-            f"in the next step, a new Numbers({M}, {N}), {_told(same[0])} draws the mask of this step again."
-        )
-    torch.manual_seed(SEED)
-    again = answer(M, N)
-    if not torch.equal(_drawn(again, 1, 2), masks[1, 2]):
-        return f"after the same torch.manual_seed({SEED}) {_told((1, 2))} draws another mask: nobody can repeat a run."
-    return ""
+    return (
+        _fault_of_equal_pairs(masks)
+        or _fault_of_neighbours(step, masks)
+        or _fault_of_the_next_step(answer, following, masks)
+        or _fault_of_repeating(answer, masks)
+    )
+
+
+def _step_of(answer: Callable[[int, int], Any]) -> dict[_Pair, _Wrapped]:
+    """Make the random numbers of a step, and wrap a layer for each pair."""
+    with in_case(f"making Numbers({M}, {N})"):
+        step = answer(M, N)
+    return {pair: _Wrapped(step, pair) for pair in _pairs()}
 
 
 def _pairs() -> list[_Pair]:
@@ -57,61 +108,92 @@ def _told(pair: _Pair) -> str:
     return f"micro-batch {pair[0]} in partition {pair[1]}"
 
 
-def _called(run: Callable[[Tensor], Any], layer: OwnDropout, pair: _Pair) -> tuple[str, Tensor]:
-    """Call what `wrap` has returned; return what is wrong with it, and the mask that it has drawn."""
-    x = torch.ones(LENGTH)
-    with in_case(f"for {_told(pair)}"):
-        output = run(x)
-    if output is None:
-        return f"for {_told(pair)}, what wrap returns {NO_RETURN}.", x
-    if not layer.masks:
-        return f"for {_told(pair)}, the layer was never called.", x
-    mask = layer.masks[-1]
-    if not isinstance(output, Tensor) or not torch.equal(output, x * mask * 2):
-        return f"for {_told(pair)}, the output is not that of the layer.", x
-    return "", mask
-
-
-def _drawn(step: Any, i: int, j: int) -> Tensor:
-    """Return the mask of a pair."""
-    layer = OwnDropout()
-    _, mask = _called(step.wrap(layer, i, j), layer, (i, j))
-    return mask
-
-
-def _fault_of_pair(step: Any, i: int, j: int) -> tuple[str, Tensor]:
+def _fault_of_pair(wrapped: _Wrapped) -> tuple[str, Tensor]:
     """Draw a pair's mask in one thread and once more in another, as forward and recompute do."""
-    layer = OwnDropout()
+    where = f"for {_told(wrapped.pair)}"
     nothing = torch.empty(0)
-    with in_case(f"for {_told((i, j))}"):
-        run = step.wrap(layer, i, j)
-    if run is None:
-        return f"for {_told((i, j))}, wrap {NO_RETURN}.", nothing
-    if not callable(run):
-        return f"for {_told((i, j))}, wrap is to return a function of x, not {type(run).__name__}.", nothing
+    if wrapped.run is None:
+        return f"{where}, wrap {NO_RETURN}.", nothing
+    if not callable(wrapped.run):
+        return f"{where}, wrap is to return a function of x, not {type(wrapped.run).__name__}.", nothing
     before = torch.get_rng_state()
-    fault, first = _called(run, layer, (i, j))
+    fault, first = wrapped.called()
+    fault = fault or _fault_of_the_process(wrapped, before)
     if fault:
         return fault, first
-    if not torch.equal(before, torch.get_rng_state()):
-        return (
-            f"for {_told((i, j))}, the call has moved the generator of the whole process, from which others draw, too.",
-            first,
-        )
     found: list[tuple[str, Tensor]] = []
-    thread = Thread(target=lambda: found.append(_called(run, layer, (i, j))), daemon=True)
+    thread = Thread(target=lambda: found.append(wrapped.called()), daemon=True)
     thread.start()
     thread.join()
     if not found:
-        return f"for {_told((i, j))}, the second call, in another thread, has raised an error.", first
+        return f"{where}, the second call, in another thread, has raised an error.", first
     fault, second = found[0]
     if fault or torch.equal(first, second):
         return fault, first
-    fresh = _drawn(step, i, j)
-    why = "draws other numbers than the first"
-    if torch.equal(fresh, first):
-        why = "goes on where the first one ended"
-    return f"for {_told((i, j))}, the second call, the recompute, {why}.", first
+    seeds = wrapped.layer.seeds
+    why = "begins with another seed than the first one"
+    if seeds[0] == seeds[1]:
+        why = "does not begin where the first one began: a generator that was used stands elsewhere"
+    return f"{where}, the second call, the recompute, {why}.", first
+
+
+def _fault_of_the_process(wrapped: _Wrapped, before: Tensor) -> str:
+    """Say whether the call used the process's generator, even if it has put it back."""
+    where = f"for {_told(wrapped.pair)}"
+    own = wrapped.layer.seeds[-1] is not None
+    if not torch.equal(before, torch.get_rng_state()):
+        who = "the call, beside the layer," if own else "the layer"
+        return f"{where}, {who} has moved the generator of the whole process, from which others draw, too."
+    if not torch.equal(before, wrapped.layer.states[-1]):
+        return (
+            f"{where}, the generator of the whole process stands elsewhere while the layer runs: "
+            "another thread may draw from it, or move it, just then."
+        )
+    return ""
+
+
+def _fault_of_neighbours(step: dict[_Pair, _Wrapped], masks: dict[_Pair, Tensor]) -> str:
+    """Let two pairs of a clock meet inside their layers before they draw."""
+    meeting = Barrier(len(NEIGHBOURS))
+    threads = []
+    for pair in NEIGHBOURS:
+        step[pair].layer.meeting = meeting
+        threads.append(Thread(target=step[pair].called, daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if all(torch.equal(step[pair].layer.masks[-1], masks[pair]) for pair in NEIGHBOURS):
+        return ""
+    first, second = map(_told, NEIGHBOURS)
+    return (
+        f"{first} and {second} run at the same time, in two threads, and one of them draws another mask than when "
+        "it ran alone: do they share a generator?"
+    )
+
+
+def _fault_of_the_next_step(
+    answer: Callable[[int, int], Any], following: dict[_Pair, _Wrapped], masks: dict[_Pair, Tensor]
+) -> str:
+    same = [pair for pair in _pairs() if torch.equal(following[pair].called()[1], masks[pair])]
+    if not same:
+        return ""
+    again = f"in the next step, a new Numbers({M}, {N}), {_told(same[0])} draws the mask of this step again"
+    torch.manual_seed(SEED + 1)
+    seeded = _step_of(answer)
+    if torch.equal(seeded[same[0]].called()[1], masks[same[0]]):
+        return f"{again}, and after another torch.manual_seed, too."
+    return f"{again}: two steps need seeds that were drawn, one after the other, and from many."
+
+
+def _fault_of_repeating(answer: Callable[[int, int], Any], masks: dict[_Pair, Tensor]) -> str:
+    torch.manual_seed(SEED)
+    again = _step_of(answer)
+    for pair in _pairs():
+        if not torch.equal(again[pair].called()[1], masks[pair]):
+            whose = f"after the same torch.manual_seed({SEED}) {_told(pair)}"
+            return f"{whose} draws another mask: nobody can repeat a run."
+    return ""
 
 
 def _fault_of_equal_pairs(masks: dict[_Pair, Tensor]) -> str:

@@ -43,6 +43,7 @@ class Watch:
     lost: bool = False  # a micro-batch that there should not be: nobody waits for it
     computed: Counter[tuple[int, int]] = field(default_factory=Counter)
     went_back: list[tuple[int, int]] = field(default_factory=list)
+    early: set[tuple[int, int]] = field(default_factory=set)  # computed again before the one behind went back
     meetings: dict[int, Barrier] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: object) -> Watch:
@@ -56,6 +57,8 @@ class Watch:
         self.computed[i, j] += 1
         self.lost = self.lost or i < 0
         if self.computed[i, j] > 1 or i < 0:
+            if i + 1 < len(self.starts) and (i + 1, j) not in self.went_back:
+                self.early.add((i, j))
             return i
         self.threads.setdefault(j, set()).add(current_thread())
         self.workers = self.workers or [each for each in threading.enumerate() if each not in self.before]
@@ -145,6 +148,9 @@ CASES = [
     Case((1, 3), 6, 3, "always"),
     Case((1, 2), 6, 3, "never", nest=True),
     Case((2, 1), 8, 4, "always", "numbers"),
+    Case((1, 2, 1), 8, 4, "always", "numbers"),
+    Case((1, 2, 1), 8, 4, "except_last", "numbers"),
+    Case((1, 2, 1), 8, 4, "never", "numbers"),
     Case((1, 1), 8, 4, "always", "numbers", nest=True),
     Case((2, 1, 1), 7, 4, "except_last", "input"),
     Case((1, 1), 3, 8, "except_last"),
@@ -202,7 +208,11 @@ def _fault_of_case(answer: Pipe, case: Case, patience: float, asks: bool) -> str
 def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: bool) -> str:
     is_the_default = case.mode == "except_last" and not case.special
     mode = [] if is_the_default else [case.mode]
-    model = answer(nn.Sequential(*layers), [*case.balance], case.chunks, *mode)
+    given_layers = nn.Sequential(*layers)
+    balance = [*case.balance]
+    model = answer(given_layers, balance, case.chunks, *mode)
+    if [*given_layers] != layers or balance != [*case.balance]:
+        return "the caller's layers or balance were changed: they belong to him"
     fault = _fault_of_parts(model, case, layers)
     if fault:
         return fault
@@ -403,6 +413,12 @@ def _fault_of_backward(case: Case, watch: Watch, layers: list[_Layer], twins: li
                     f"{', '.join(map(str, order))}; tied before each task takes its input, it is "
                     f"{', '.join(map(str, sorted(order, reverse=True)))}"
                 )
+        if watch.early:
+            i, j = max(watch.early)
+            return (
+                "the outcome is right, but the graph does not hold every partition to its order: with autograd's "
+                f"sequence numbers turned round, partition {j} computed micro-batch {i} again before {i + 1} went back"
+            )
     return ""
 
 

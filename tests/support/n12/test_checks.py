@@ -186,6 +186,30 @@ def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_note
         assert [i for i, k in watch.went_back if k == j] == [*range(rows)][::-1]
 
 
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ("if i > 0:", "if 0 < i < stop:", "does not hold every partition to its order"),
+        ("if i > 0:", "if i > 0 and self.checkpoint == 'always':", "does not hold every partition to its order"),
+        ("if i > 0:", "if i > 0 and self.checkpoint != 'never':", "does not hold every partition to its order"),
+        ("for size in balance)", "for size in balance)\n        balance.clear()", "the caller's layers or balance"),
+        (
+            "layers = iter(layers)",
+            "own = [*layers]\n        del layers[:]\n        layers = iter(own)",
+            "the caller's l",
+        ),
+    ],
+)
+def test_a_tie_in_one_mode_only_and_a_changed_model_are_told(old, new, says):
+    assert says in n12.check_mini(edited(MiniGPipe, (old, new))).message
+
+
+@pytest.mark.parametrize("condition", ["i > 0 and j == n - 1", "0 < i < stop"])
+def test_a_tie_in_some_partitions_or_micro_batches_only_is_told(condition):
+    verdict = n12.check_pipeline(edited((make_task, run_pipeline), ("if i > 0:", f"if {condition}:"))[1])
+    assert "does not hold every partition to its order" in verdict.message
+
+
 def test_a_tie_takes_the_tensor_of_a_nest_that_can_have_a_gradient():
     weight = torch.ones(2, requires_grad=True)
     batches = [(torch.arange(2), weight * 2), (torch.arange(2), weight * 3)]
@@ -230,6 +254,89 @@ def test_numbers_that_are_counted_from_a_base_pass():
     assert n12.check_numbers(Counted)
 
 
+class DrawnInWrap:
+    """Draw a pair's seed when its layer is wrapped, in the caller's thread."""
+
+    def __init__(self, m, n):
+        self.m = m
+
+    def wrap(self, layer, i, j):
+        seed = torch.randint(2**40, ()).item()
+
+        def run(x):
+            with drawing_from(torch.Generator().manual_seed(seed)):
+                return layer(x)
+
+        return run
+
+
+class AGeneratorPerPair(Numbers):
+    def wrap(self, layer, i, j):
+        own = torch.Generator()
+
+        def run(x):
+            with drawing_from(own.manual_seed(self.seeds[i][j])):
+                return layer(x)
+
+        return run
+
+
+@pytest.mark.parametrize("answer", [DrawnInWrap, AGeneratorPerPair])
+def test_a_seed_may_be_drawn_in_wrap_and_a_generator_set_anew(answer):
+    assert n12.check_numbers(answer)
+
+
+OWN = "with drawing_from(torch.Generator().manual_seed(self.seeds[i][j])):"
+PUT_BACK = """before = torch.get_rng_state()
+            torch.manual_seed(self.seeds[i][j])
+            y = layer(x)
+            torch.set_rng_state(before)
+            return y
+            if True:"""
+GOES_ON = "A generator goes on from where it stood"
+
+
+@pytest.mark.parametrize(
+    "edits, says",
+    [
+        ([(OWN, PUT_BACK)], "the generator of the whole process stands elsewhere while the layer runs"),
+        (
+            [("tolist()", "tolist()\n        self.own = torch.Generator()"), ("torch.Generator().m", "self.own.m")],
+            "one of them draws another mask than when it ran alone",
+        ),
+        (
+            [
+                (
+                    "tolist()",
+                    "tolist()\n        self.own = [[torch.Generator().manual_seed(s) for s in r] for r in self.seeds]",
+                ),
+                ("torch.Generator().manual_seed(self.seeds[i][j])", "self.own[i][j]"),
+            ],
+            GOES_ON,
+        ),
+        (
+            [("manual_seed(self.seeds[i][j])", "manual_seed(torch.randint(2**40, ()).item())")],
+            "the call, beside the layer, has moved the generator",
+        ),
+        (
+            [
+                (
+                    "torch.randint(2**62, (m, n)).tolist()",
+                    "[[torch.initial_seed() + 9 * i + j for j in range(n)] for i in range(m)]",
+                )
+            ],
+            "two steps need seeds that were drawn",
+        ),
+    ],
+)
+def test_what_shares_a_generator_or_a_seed_is_told_so(edits, says):
+    verdict = n12.check_numbers(edited(Numbers, *edits))
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+    assert says is GOES_ON or GOES_ON not in verdict.message
+    assert "The place alone" not in verdict.message
+
+
 def test_the_check_leaves_torchs_generator_as_it_was():
     before = torch.get_rng_state()
     n12.check_numbers(Numbers)
@@ -248,7 +355,7 @@ def test_the_check_leaves_torchs_generator_as_it_was():
         (
             "with drawing_from(torch.Generator().manual_seed(self.seeds[i][j])):",
             "if True:",
-            "the call has moved the generator of the whole process",
+            "the layer has moved the generator of the whole process",
         ),
         ("return layer(x)", "return layer(x, i)", "your code raised TypeError"),
     ],

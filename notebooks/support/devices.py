@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
@@ -204,7 +205,10 @@ def start_device(recording: str, count: int = 1, memory: int | None = None) -> R
         _started = RealStreams(torch.device("cuda"), count, memory)
     else:
         try:
-            start(count, memory=memory)
+            with warnings.catch_warnings():
+                # a notebook that goes backward on its device starts it first; the others may have gone backward before
+                warnings.filterwarnings("ignore", "this process has gone backward before", RuntimeWarning)
+                start(count, memory=memory)
         except (BuildError, RuntimeError) as error:
             reason = str(error).splitlines()[0].split(". ")[0]
             record = recordings.load(recording)

@@ -67,7 +67,7 @@ def test_the_text_of_an_explorer_is_the_cells_around_it_up_to_a_heading():
 
 ASKED = {  # which a reader of the pages could not do
     "03 draw_ranks": {"epoch": (12,)},
-    "12 draw_balance": {"chunks": (3, 9)},
+    "12 draw_balance": {"chunks": (3, 4)},
     "13 draw_chunks": {"chunks": (12,)},
 }
 

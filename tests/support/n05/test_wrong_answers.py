@@ -8,8 +8,6 @@ from support.n05 import checks, trials
 INIT = "self.bounds, self.file = bounds, os.open(path, os.O_RDONLY)"
 PREAD = "return os.pread(self.file, end - 1 - begin, begin).decode()"
 READ = "text = os.read({0}, end - 1 - begin); os.lseek({0}, old, 0); return text.decode()"
-LOOP = "    for mini_epoch in range(dataset.mini_epochs):\n"
-DEAL = "yield from DataLoader(dataset, **options)"
 ANSWERS = {  # the exercise, what is said, (old, new, …)
     "the caller's rows are cleared": (
         "packed",

@@ -10,8 +10,10 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <time.h>
+#include <unistd.h>
 #ifdef __linux__
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #endif
 
 #include <deque>
@@ -101,6 +103,10 @@ struct Engine {
 
 // Who waits gives Python's lock away, if it has it: another thread goes on, and so does a lane whose kernel is written in
 // Python. The functions are looked for where they are: this library is not linked against Python.
+//
+// A daemon thread may still wait when the process ends, which lets all lanes finish at once. Python up to 3.13 ends a
+// thread that asks for its lock then by an unwinding that no destructor lets through, ours or the one with which torch
+// takes back the lock that it gave away before it called us: the whole process would abort. Such a thread stays here.
 class WithoutPython {
  public:
   WithoutPython() {
@@ -113,16 +119,17 @@ class WithoutPython {
 
   ~WithoutPython() {
     static auto* take = reinterpret_cast<void (*)(void*)>(dlsym(RTLD_DEFAULT, "PyEval_RestoreThread"));
+    if (ending().at_once() && !is_main_thread()) {
+      stay();
+    }
     if (thread_ == nullptr) {
       return;
     }
     try {
       take(thread_);
-    } catch (...) {
-      // The interpreter ends, and ends a daemon thread that asks for its lock by an unwinding that no destructor lets
-      // through: the whole process would abort. The thread stays here instead, until the process is gone.
+    } catch (...) {  // an unwinding that must not be swallowed: go no further
       while (true) {
-        std::this_thread::sleep_for(std::chrono::seconds(1));
+        stay();
       }
     }
   }
@@ -131,6 +138,19 @@ class WithoutPython {
   WithoutPython& operator=(const WithoutPython&) = delete;
 
  private:
+  static bool is_main_thread() {
+#ifdef __APPLE__
+    return pthread_main_np() != 0;
+#else
+    return getpid() == syscall(SYS_gettid);
+#endif
+  }
+
+  // Until the process is gone; but not for ever, if what it still does at its end is to join this thread.
+  static void stay() {
+    std::this_thread::sleep_for(std::chrono::seconds(10));
+  }
+
   void* thread_ = nullptr;
 };
 

@@ -85,6 +85,11 @@ struct Ending {
   std::mutex mutex;
   std::condition_variable changed;
   bool now = false;
+
+  bool at_once() {
+    std::lock_guard lock(mutex);
+    return now;
+  }
 };
 
 inline Ending& ending() {

@@ -180,8 +180,8 @@ def one_of_two_users_is_recorded(d: Device) -> Read:
     first = read_on(d, named, x)
     seen = read_late(d, other, x)
     x.record_stream(named)
+    del x  # the allocator asks now when `named` will be done, and the host waits for its answer
     named.synchronize()
-    del x
     new(d).fill_(2.0)
     assert first.numel() == 977
     return Read(seen, 1.0)

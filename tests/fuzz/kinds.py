@@ -38,8 +38,8 @@ from tests.fuzz.layers import (
 class Build:
     """What the layers of one model are built with.
 
-    plain: what must make no difference is left out: torch.compile, a pipeline inside, and torch's checkpoint unless
-    `again` says to keep it.
+    plain: what must make no difference is left out: torch.compile, a pipeline inside, and torch's checkpoint. again:
+    torch's checkpoint and torch.compile are kept.
     """
 
     plain: bool

@@ -264,7 +264,10 @@ DRAWS_ITS_OWN_WAY = ("aot_eager_decomp_partition", "inductor")
 
 def compiled(build: Any, backend: str, *inner: Layer) -> nn.Module:
     made = Whole(build.together(inner))
-    if build.plain and backend not in DRAWS_ITS_OWN_WAY:
+    # The plain model that has torch's checkpoint as well is compiled as well: of None, which a reentrant one hands
+    # on, a compiled layer makes zeros.
+    is_plain = build.plain and not build.again
+    if is_plain and backend not in DRAWS_ITS_OWN_WAY:
         return made
     return torch.compile(made, backend=backend)
 

@@ -48,6 +48,12 @@ def test_a_repair_that_is_taken_back_is_found(name):
     assert try_case(draw_case(found)).kind != FAULT, "it is the repair that makes the difference"
 
 
+def test_a_compiled_layer_before_a_checkpoint_that_hands_on_none_is_beside_one_that_is_compiled_as_well():
+    """Both make zeros of None; the plain model once didn't, as it was never compiled."""
+    layers = (("compiled", "aot_eager", ("linear", 46)), ("checkpoint", True, ("detach",), ("linear", 695)))
+    assert try_case(Case(layers, rows=1, chunks=1)).kind == EQUAL
+
+
 def test_a_seed_is_always_the_same_case_and_a_case_is_data():
     for seed in range(50):
         case = draw_case(seed)

@@ -162,7 +162,9 @@ class Lane {
 
   Lane(DeviceIndex device, int64_t stream) : device_(device), stream_(stream) {
     // Several streams share the cores, so each kernel gets one. at::set_num_threads also writes what *new* threads
-    // start with: give that back.
+    // start with: give that back. One lane after the other, or one would give back what another has written.
+    static std::mutex one_after_the_other;
+    std::lock_guard turn(one_after_the_other);
     int threads = at::get_num_threads();
     std::thread([this] { live(); }).detach();
     std::unique_lock lock(mutex_);

@@ -209,12 +209,34 @@ def test_many_threads_launch_into_many_streams(device):
     assert totals == {number: 300.0 * number for number in range(8)}
 
 
-def test_the_callers_number_of_threads_is_left_alone(device):
+def test_threads_that_make_streams_at_once_leave_the_number_of_threads_alone(device):
     before = torch.get_num_threads()
-    new_stream().synchronize()
+    go = threading.Barrier(8)
+
+    def work(number):
+        go.wait()
+        new_stream(number % 2).synchronize()
+
+    for _ in range(20):
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert number_in_a_new_thread() == before
+
+
+def number_in_a_new_thread():
+    """Return with how many threads of its own torch computes in a thread that begins now."""
     seen = []
     thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
     thread.start()
     thread.join()
+    return seen[0]
+
+
+def test_the_callers_number_of_threads_is_left_alone(device):
+    before = torch.get_num_threads()
+    new_stream().synchronize()
     assert torch.get_num_threads() == before
-    assert seen == [before]
+    assert number_in_a_new_thread() == before

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from lib.saved import LiveTensors
 from support.built import MyCheckpoint
+from support.n10.solved import hook_checkpoint
 from support.n10.staircase import StepKind
 
 BATCH = 2  # b, h and a of the notebook's figure
@@ -59,30 +60,33 @@ class TransformerBlock(nn.Module):
 
 
 class LiveHistory(LiveTensors):
-    """Note the bytes alive after each operation, and whether it ran where graphs are built."""
+    """Note each operation, the bytes alive after it, and whether it ran where graphs are built."""
 
     def __init__(self) -> None:
         super().__init__()
         self.history: list[int] = []
         self.builds_graph: list[bool] = []
+        self.operations: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and note what is alive behind it."""
         result = super().__torch_dispatch__(func, types, args, kwargs)
         self.history.append(self.now)
         self.builds_graph.append(torch.is_grad_enabled())
+        self.operations.append(str(getattr(func, "overloadpacket", func)).removeprefix("aten."))
         return result
 
 
 class Course(NamedTuple):
     """What is alive after each operation of a step, in units, and what kind of operation it is.
 
-    held: alive when forward has returned, the output among it.
+    held: alive when forward has returned, the output among it; top: the operation behind which most is alive.
     """
 
     alive: tuple[float, ...]
     kinds: tuple[StepKind, ...]
     held: float
+    top: str
 
     @property
     def peak(self) -> float:
@@ -92,8 +96,9 @@ class Course(NamedTuple):
 
 WAYS: dict[str, Callable[[TransformerBlock, Tensor], Tensor]] = {
     "keep everything": lambda block, x: block(x),
-    "recompute attention": lambda block, x: block(x, MyCheckpoint.apply),
-    "recompute the block": lambda block, x: MyCheckpoint.apply(block, x),
+    "recompute attention": lambda block, x: block(x, hook_checkpoint),
+    "attention, MyCheckpoint": lambda block, x: block(x, MyCheckpoint.apply),
+    "recompute the block": lambda block, x: hook_checkpoint(block, x),
 }
 
 
@@ -120,6 +125,9 @@ def course_of(way: str, count: int = 1, positions: int = POSITIONS) -> Course:
     for number, builds_graph in enumerate(live.builds_graph):
         if number < operations:
             kinds.append("forward")
+        elif live.operations[number] == "detach":
+            kinds.append(kinds[-1])  # a hook detaches what is saved, with gradients off
         else:  # gradients are off in backward, but where a function runs again
             kinds.append("recompute" if builds_graph else "backward")
-    return Course(tuple(bytes_alive / x.nbytes for bytes_alive in live.history), tuple(kinds), held)
+    top = live.operations[live.history.index(max(live.history))]
+    return Course(tuple(bytes_alive / x.nbytes for bytes_alive in live.history), tuple(kinds), held, top)

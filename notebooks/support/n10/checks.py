@@ -45,6 +45,12 @@ check_checkpoint = Exercise(
             return function(*inputs) → with torch.enable_grad(): ctx.y = function(*inputs)¶return ctx.y.detach()
         An attribute of ctx hides them from autograd, which then sees no change of them: save_for_backward.
             ctx.save_for_backward(*inputs) → ctx.x = inputs | ctx.saved_tensors → ctx.x
+        Another checkpoint's forward runs in between: what belongs to this one must stand in its ctx, not in the class.
+            ctx.autocast → MyCheckpoint.autocast
+        Every input that requires a gradient needs a new leaf, not only the first.
+            [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors] → [ctx.saved_tensors[0].detach().requires_grad_(ctx.saved_tensors[0].requires_grad), *ctx.saved_tensors[1:]] | *(x.grad for x in inputs) → inputs[0].grad, *(None for _ in inputs[1:])
+        Only the second forward belongs under its autocast: backward goes on as it was called.
+            if output.requires_grad:¶    torch.autograd.backward(output, gradient)¶return →     torch.autograd.backward(output, gradient) if output.requires_grad else None¶return
         Keep torch.get_rng_state() in forward, before function draws, and set it before the second forward.
             torch.set_rng_state(ctx.random_state) → pass
         Whoever draws next gets numbers a second time. Put the state back: torch.random.fork_rng does.
@@ -79,7 +85,7 @@ check_checkpoint = Exercise(
             .backward(output, gradient) → .backward(output, gradient, inputs=[x for x in inputs if x.requires_grad])
         backward returns one value for each argument of forward: None for function, then one for each input.
             return None, *(x.grad for x in inputs) → return tuple(x.grad for x in inputs)
-        """,
+        """,  # noqa: E501
     ),
 )
 
@@ -119,6 +125,7 @@ check_peak_bytes = Exercise(
     "peak_bytes",
     reference=peak_bytes,
     cases=_cuts,
+    keeps=True,
     mistakes=famous(
         peak_bytes,
         """
@@ -201,6 +208,15 @@ check_hook_checkpoint = Exercise(
                 "tensor.detach()",
                 "tensor",
             ),
+            "Let go of each tensor when you hand it out.": ("again.pop(number)", "again[number]"),
+            "Hand out what the second forward saved, not a copy of it.": (
+                "tensor.detach()",
+                "tensor.detach().clone()",
+            ),
+            "Each checkpoint needs a place of its own for what it computes again.": (
+                "again = {}",
+                'again = globals().setdefault("of all", {})',
+            ),
             "The second forward saves in the order of the first.": (
                 "enumerate(found)",
                 "enumerate(found[::-1])",
@@ -258,6 +274,14 @@ check_my_checkpoint = Exercise(
             [x._version for x in inputs] != versions → any(x._version for x in inputs)
         Look at the version of every input, not of the first alone.
             in inputs] != versions → in inputs][:1] != versions[:1]
+        Look at the version of every input, not of the last alone.
+            in inputs] != versions → in inputs][-1:] != versions[-1:]
+        Token numbers can be written into as well, and have a version.
+            for x in inputs] → for x in inputs if x.is_floating_point()]
+        What comes from a layer can be written into as well: look at its version, too.
+            for x in inputs] → for x in inputs if not x.requires_grad]
+        A new thread has no such attribute yet: ask is_recomputing(), which knows that.
+            before = is_recomputing() → before = here.recomputing
         In a checkpoint's first forward gradients are off, in the second they are on: torch.is_grad_enabled().
             before or torch.is_grad_enabled() → True
         Put back what here.recomputing was.

@@ -63,13 +63,12 @@ CASES: Mapping[str, Callable[[], list[nn.Module]]] = {  # the segment: layers on
     "in place, inside": lambda: [nn.Linear(8, 8), nn.SiLU(inplace=True), nn.Linear(8, 8)],
     "input without gradient": lambda: [nn.Linear(8, 8)],
     "in place, input with gradient": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
-    "in place, input without": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
     "in place, a second input": lambda: [Scale(8, 8)],
     "BatchNorm": lambda: [nn.Linear(8, 8), nn.BatchNorm1d(8)],
     "Python's random: values": lambda: [Noise(), nn.Linear(8, 8)],
     "Python's random: a branch": lambda: [nn.Linear(8, 8), SometimesTanh(), nn.Linear(8, 8)],
 }
-NO_GRAD = ("in place, input without", "input without gradient")  # the segment comes first
+NO_GRAD = ("input without gradient",)  # the segment comes first
 
 
 def _gradients(case: str, how: How | None) -> tuple[list[Tensor | None], int]:

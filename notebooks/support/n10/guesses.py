@@ -20,12 +20,13 @@ guess_one_segment = exact_number(  # of 16 layers
     tried=Tried(right=17, wrong=9),
 )
 guess_least = exact_number(  # over all numbers of segments
-    "the least peak of 64 layers",
+    "the least peak of 64 layers in equal segments",
     lambda: min(peak(predict(64, s)) for s in range(1, 65)),
     "tensors",
     {
         8: "that is the best number of segments",
         9: "that is one segment's inside alone",
+        12: "right if their lengths may differ, as you will see; here they are equal",
         17: "then the input of the segment at work is counted twice",
         33: "about half of 65: more segments hold less",
     },
@@ -52,9 +53,10 @@ guess_one_block = exact_number(
         16: "that is held after forward",
         21: "the 8 u of the matrix are missing after forward, and back at the peak",
         29: "as many as without: the matrix is back, and it has brought something along",
+        34: "that is what MyCheckpoint takes: the output and its gradient wait as well",
     },
     whole=True,
-    tried=Tried(right=34, wrong=21),
+    tried=Tried(right=32, wrong=21),
 )
 guess_fewer = exact_number(  # in one segment
     "what 'always' saves over 'except_last'",

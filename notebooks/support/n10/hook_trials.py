@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -123,6 +125,21 @@ def _fault_of_output(answer: Callable[..., Any]) -> str:
 
 
 def _fault_of_memory(answer: Callable[..., Any]) -> str:
+    _, _, without = _alive(_plain)
+    for keeps_graph in (False, True):
+        kept, left, peak = _alive(answer, keeps_graph=keeps_graph)
+        if kept > SLACK:
+            return f"after forward {kept // 1024} KiB are alive beside inputs and output (each 64 KiB)."
+        if left > SLACK:
+            how = "backward(retain_graph=True)" if keeps_graph else "backward"
+            return f"after {how} {left // 1024} KiB of the second forward are still alive."
+    if peak > without + 64 * 1024 + SLACK:  # one tensor more may be on its way
+        return f"at the peak {peak // 1024} KiB are alive, and without a checkpoint {without // 1024}."
+    return ""
+
+
+def _alive(answer: Callable[..., Any], *, keeps_graph: bool = False) -> tuple[int, int, int]:
+    """Train one step; return the bytes alive beside the output after forward and after backward, and the peak."""
     segment = _Segment(drops=False)
     inputs = _inputs()
     for tensor in (*inputs, segment.first, segment.second):
@@ -130,13 +147,9 @@ def _fault_of_memory(answer: Callable[..., Any]) -> str:
     with LiveTensors() as live:
         y = answer(segment, *inputs)
         kept = live.now - y.nbytes
-        if kept > SLACK:
-            return f"after forward {kept // 1024} KiB are alive beside inputs and output (each 64 KiB)."
-        y.sum().backward()
+        y.sum().backward(retain_graph=keeps_graph)
         left = live.now - y.nbytes
-        if left > SLACK:
-            return f"after backward {left // 1024} KiB of the second forward are still alive."
-    return ""
+    return kept, left, live.peak
 
 
 def _fault_of_portions(answer: Callable[..., Any]) -> str:
@@ -159,6 +172,56 @@ def _fault_of_portions(answer: Callable[..., Any]) -> str:
     return ""
 
 
+class _Row:
+    """Checkpoints in a row, each of some layers, whose graph is kept; what gradients one can ask for, by name."""
+
+    def __init__(self, call: Callable[..., Any], layers: list[int]) -> None:
+        generator = torch.Generator().manual_seed(6)
+        self.asked = {"x": torch.randn(4, 4, generator=generator).requires_grad_()}
+        self.known = list[list[str]]()  # behind each checkpoint
+        self.outputs = list[Tensor]()
+        y = self.asked["x"]
+        for place, count in enumerate(layers, 1):
+            weights = [torch.randn(4, 4, generator=generator).requires_grad_() for _ in range(count)]
+            for number, weight in enumerate(weights, 1):
+                self.asked[f"weight {number} of checkpoint {place}"] = weight
+            y = call(partial(_tanhs, weights), y)
+            self.known.append(list(self.asked))
+            self.outputs.append(y)
+
+    def gradient(self, end: int, name: str) -> Tensor:
+        """Return the gradient of the squares of output `end`."""
+        squares = (self.outputs[end - 1] ** 2).sum()
+        found: Tensor = torch.autograd.grad(squares, self.asked[name], retain_graph=True)[0]
+        return found
+
+
+def _tanhs(weights: list[Tensor], x: Tensor) -> Tensor:
+    for weight in weights:
+        x = (x @ weight).tanh()
+    return x
+
+
+def _fault_of_a_row(answer: Callable[..., Any]) -> str:
+    """Ask checkpoints in a row for random gradients, one after another."""
+    for seed in range(8):
+        chance = random.Random(seed)
+        layers = chance.choices((1, 2, 3, 4), k=3)
+        plain = _Row(_plain, layers)
+        mine = _Row(answer, layers)
+        for _ in range(6):
+            end = chance.randint(1, 3)
+            name = chance.choice(plain.known[end - 1])
+            case = (
+                f"three checkpoints in a row, the gradient of output {end} for {name}, with retain_graph=True"
+            )
+            with in_case(case):
+                got = mine.gradient(end, name)
+            if not torch.allclose(got, plain.gradient(end, name), rtol=1e-4, atol=1e-5):
+                return f"{case}: it is another one than without a checkpoint."
+    return ""
+
+
 def _grad(x: Tensor) -> Tensor:
     return torch.zeros_like(x) if x.grad is None else x.grad
 
@@ -171,4 +234,5 @@ def fault_of_hooks(answer: Any) -> str:
         or _fault_of_gradients(answer, require=False)
         or _fault_of_memory(answer)
         or _fault_of_portions(answer)
+        or _fault_of_a_row(answer)
     )

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import math
+import random
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,6 +19,8 @@ from lib.saved import LiveTensors, SavedTensors
 from support import built
 from support.kit.raised import Finding, in_case
 from support.kit.values import kind_of
+
+OFF = 1e-4  # a share of a gradient; a matrix product in 16 bits is off by more
 
 
 @contextmanager
@@ -49,10 +53,18 @@ class _Segment(nn.Module):
         return y
 
 
+def _cast(dtype: torch.dtype | None) -> torch.autocast:
+    return torch.autocast("cpu", dtype=dtype, enabled=dtype is not None)
+
+
 class _Case:
     """A layer, two segments, a loss; run with an answer, or with None without a checkpoint."""
 
-    def __init__(self, apply: Callable[..., Any] | None, cast: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        apply: Callable[..., Any] | None,
+        casts: tuple[torch.dtype | None, torch.dtype | None] = (None, None),
+    ) -> None:
         torch.manual_seed(7)
         self.before = nn.Linear(6, 6)
         self.shift = nn.Parameter(torch.randn(6))
@@ -63,17 +75,19 @@ class _Case:
         with SavedTensors([*weights, self.shift]) as saved:
             x = self.before(torch.randn(10, 6))
             held = saved.count
-            with in_case("in forward"), torch.autocast("cpu", dtype=cast, enabled=cast is not None):
+            first, second = casts
+            with in_case("in forward"), _cast(first):
                 self.y = call(self.parts[0], x, keep, self.shift)
-                self.kept = saved.count - held
-                if isinstance(self.y, Tensor):
+            self.kept = saved.count - held
+            if isinstance(self.y, Tensor):
+                with in_case("in forward"), _cast(second):
                     self.end = call(self.parts[1], self.y, keep, self.shift)
 
     def backward(self, cast: torch.dtype | None = None) -> bool:
         """Go backward; return whether the random state is as it was before."""
         torch.rand(3)  # the generator moves on, as it does in training
         state = torch.get_rng_state()
-        with in_case("in backward"), torch.autocast("cpu", dtype=cast, enabled=cast is not None):
+        with in_case("in backward"), _cast(cast):
             (self.end**2).sum().backward()
         return torch.equal(torch.get_rng_state(), state)
 
@@ -98,6 +112,9 @@ def fault_of_checkpoint(answer: Any) -> str:
         return f"after forward autograd holds {mine.kept} tensors of the segment, not its inputs alone (2)."
     plain.backward()
     undisturbed = mine.backward()
+    runs = [len(part.masks) for part in mine.parts]
+    if runs[0] != runs[1] and sum(runs) == 4:
+        return f"two segments: their functions ran {runs[0]} and {runs[1]} times, and each must run twice."
     first, *others = mine.parts[0].masks
     if len(others) != 1:
         return f"function ran {1 + len(others)} time{'s' * bool(others)}; a checkpoint runs it twice."
@@ -112,7 +129,7 @@ def fault_of_checkpoint(answer: Any) -> str:
             return f"{name}: the gradient is off by {float((got - want).norm() / want.norm()):.0%}."
     if not undisturbed:
         return "gradients are right, but the random state after backward is another one than before it."
-    return _fault_of_autocast(answer) or _fault_of_memory(answer)
+    return _fault_of_autocast(answer) or _fault_of_memory(answer) or _fault_of_inputs(answer)
 
 
 def _fault_of_memory(answer: Any) -> str:
@@ -135,14 +152,67 @@ def _fault_of_memory(answer: Any) -> str:
 
 
 def _fault_of_autocast(answer: Any) -> str:
-    for forward, backward in ((torch.bfloat16, None), (torch.float16, None), (None, torch.bfloat16)):
-        mine = _Case(answer.apply, forward)
+    half = torch.bfloat16
+    alike = ((half, half), None), ((torch.float16, torch.float16), None), ((None, None), half)
+    for casts, backward in (*alike, ((half, None), None), ((None, half), None), ((half, None), half)):
+        mine = _Case(answer.apply, casts)
+        plain = _Case(None, casts)
         mine.backward(backward)
-        one, two = (str(dtype).removeprefix("torch.") for dtype in mine.parts[0].types[:2])
-        if one != two:
-            where = "outside" if backward is None else "inside"
-            return f"the first forward computed in {one}, the second in {two} (backward was called {where} autocast)."
+        plain.backward(backward)
+        mixed = "" if casts[0] == casts[1] else "two segments, one under autocast and one outside: "
+        where = f"backward was called {'outside' if backward is None else 'inside'} autocast"
+        for part in mine.parts:
+            one, two = (str(dtype).removeprefix("torch.") for dtype in part.types[:2])
+            if one != two:
+                return f"{mixed}the first forward computed in {one}, the second in {two} ({where})."
+        for (name, got), want in zip(mine.gradients().items(), plain.gradients().values(), strict=True):
+            if _is_off(got, want):
+                return f"{mixed}types are right, but {name} has another gradient than without a checkpoint ({where})."
     return ""
+
+
+def _is_off(got: Tensor | None, want: Tensor | None) -> bool:
+    """Say whether a gradient is missing or differs by more than rounding in 32 bits explains."""
+    if got is None or want is None:
+        return got is not want
+    return float((got - want).norm()) > OFF * float(want.norm())
+
+
+def _fault_of_inputs(answer: Any) -> str:
+    """Try inputs in any number and order: parts of one layer's output, data, masks."""
+    for seed in range(8):
+        chance = random.Random(seed)
+        kinds = [
+            "a layer's output",
+            *chance.choices(("a layer's output", "data", "a mask"), k=chance.randint(1, 3)),
+        ]
+        chance.shuffle(kinds)
+        wanted = _gradients_of_inputs(lambda function, *inputs: function(*inputs), kinds, seed)
+        with in_case(f"inputs: {', '.join(kinds)}, and it is one layer before"):
+            got = _gradients_of_inputs(answer.apply, kinds, seed)
+        if any(map(_is_off, got, wanted)):
+            return f"inputs: {', '.join(kinds)}; the layer before has another gradient than without a checkpoint."
+    return ""
+
+
+def _gradients_of_inputs(call: Callable[..., Any], kinds: list[str], seed: int) -> list[Tensor | None]:
+    generator = torch.Generator().manual_seed(seed)
+    layer = nn.Linear(4, 4 * len(kinds))
+    layer.weight.data.normal_(generator=generator)
+    layer.bias.data.normal_(generator=generator)
+    parts = layer(torch.randn(5, 4, generator=generator)).chunk(len(kinds), -1)
+    makes: dict[str, Callable[[Tensor], Tensor]] = {
+        "a layer's output": lambda part: part,
+        "data": lambda part: part.detach() + 1,
+        "a mask": lambda part: part.detach() > 0,
+    }
+    inputs = [makes[kind](part) for kind, part in zip(kinds, parts, strict=True)]
+
+    def function(*given: Tensor) -> Tensor:
+        return torch.stack([(number + 1) * x.float().sin() for number, x in enumerate(given)]).sum(0).tanh()
+
+    call(function, *inputs).sum().backward()
+    return [layer.weight.grad, layer.bias.grad]
 
 
 def _fault_of_data(answer: Any) -> str:
@@ -177,26 +247,51 @@ def _fault_of_writes(answer: Any) -> str:
     layer = nn.Linear(4, 4)
     before = nn.Linear(4, 4)
 
-    def on_its_input(x: Tensor, *others: Tensor) -> Tensor:
-        (others or (x,))[-1].mul_(2)
-        y: Tensor = layer(x)
-        return y
-
     # Written before, and on a tensor of its own, and a number that equals nothing: all must pass.
     answer(lambda x: layer(x).tanh_(), torch.zeros(2, 4).add_(1)).sum().backward()
     with in_case("an input that holds nan, and nobody writes"):
         answer(layer, torch.full((2, 4), math.nan)).sum().backward()
-    cases = {
-        "its input": (torch.ones(2, 4),),
-        "the second of its inputs": (before(torch.ones(2, 4)), torch.ones(2, 4)),
-        "its input, which holds zeros and so holds the same as before,": (torch.zeros(2, 4),),
+    makes: dict[str, Callable[[], Tensor]] = {
+        "data": lambda: torch.ones(2, 4),
+        "a layer's output": lambda: before(torch.ones(2, 4)),
+        "zeros, which hold the same as before,": lambda: torch.zeros(2, 4),
+        "token numbers": lambda: torch.arange(4),
     }
-    for which, inputs in cases.items():
+
+    def passes(written: int | None, *kinds: str) -> bool:
+        """Say whether the call raises no RuntimeError if the function writes into one of these inputs."""
+
+        def function(*inputs: Tensor) -> Tensor:
+            if written is not None:
+                inputs[written].mul_(2)
+            return layer(sum(x.float() for x in inputs))  # type: ignore[no-any-return]
+
         try:
-            answer(on_its_input, *inputs)
+            answer(function, *(makes[kind]() for kind in kinds))
         except RuntimeError:
-            continue
-        return f"the function changed {which} in place, and my_checkpoint raised no RuntimeError."
+            return False
+        return True
+
+    ways: list[tuple[int, tuple[str, ...]]] = [
+        (0, ("data",)),
+        (1, ("a layer's output", "data")),
+        (0, ("zeros, which hold the same as before,",)),
+        (0, ("data", "data")),
+        (0, ("token numbers",)),
+        (0, ("a layer's output",)),
+    ]
+    chance = random.Random(4)
+    for _ in range(12):
+        kinds = tuple(chance.choices(list(makes), k=chance.randint(1, 4)))
+        ways.append((chance.randrange(len(kinds)), kinds))
+    for written, kinds in ways:
+        which = f"input {written + 1} of {len(kinds)} ({kinds[written].rstrip(',')})"
+        if passes(written, *kinds):
+            return f"the function changed {which} in place, and the call of my_checkpoint raised no RuntimeError."
+        if not passes(None, *kinds):
+            return (
+                f"inputs: {', '.join(kinds)}; nobody writes into them, and my_checkpoint raised RuntimeError."
+            )
     return ""
 
 
@@ -228,6 +323,13 @@ def _fault_of_flag(answer: Any) -> str:
     return ""
 
 
+def _fault_in_a_thread(answer: Any) -> str:
+    """Try the flag where nobody has set it yet, as in the worker of a pipeline."""
+    with in_case("in a new thread"), ThreadPoolExecutor(1) as pool:
+        found = pool.submit(_fault_of_flag, answer).result()
+    return f"in a new thread: {found}" if found else ""
+
+
 def _not_as_expected(where: str, said: list[bool], expected: list[bool]) -> str:
     told, wanted = (", ".join(map(str, flags)) for flags in (said, expected))
     return f"{where}: is_recomputing() says {told}; expected {wanted}."
@@ -236,7 +338,8 @@ def _not_as_expected(where: str, said: list[bool], expected: list[bool]) -> str:
 def fault_of_wrapper(answer: Any) -> str:
     """Say which of the three faults is still there, and how it shows."""
     here = getattr(answer, "__globals__", {}).get("here", built.here)
-    for number, kind in enumerate((_fault_of_data, _fault_of_writes, _fault_of_flag), 1):
+    kinds = (1, _fault_of_data), (2, _fault_of_writes), (3, _fault_of_flag), (3, _fault_in_a_thread)
+    for number, kind in kinds:
         here.recomputing = False
         try:
             with in_case(f"Repair {number}"):

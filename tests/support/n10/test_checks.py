@@ -1,14 +1,15 @@
-"""What is particular about the checks of notebook 10; what all exercises have in common is in test_detectors."""
+"""What is particular about the checks of notebook 10; what all exercises have in common is in test_detectors.
 
-import weakref
-from functools import partial
+The checkpoint made of hooks, exercise 3, has a file of its own: test_hook_checks.
+"""
+
+from itertools import accumulate, combinations, pairwise
 
 import pytest
 import torch
-from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from support import built
+from support.kit.mistakes import edited
 from support.n10 import checks as n10
 
 
@@ -96,6 +97,107 @@ def test_a_checkpoint_that_keeps_its_own_graph_is_told_what_is_held():
     assert "not its inputs alone (2)" in verdict.message
 
 
+def test_a_checkpoint_with_a_closure_passes():
+    class WithAClosure(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, function, *inputs):
+            state = torch.get_rng_state()
+            cast = torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")
+            asked = ctx.needs_input_grad[1:]
+
+            def again(kept):
+                leaves = [x.detach().requires_grad_(asks) for x, asks in zip(kept, asked, strict=True)]
+                with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.autocast("cpu", *cast):
+                    torch.set_rng_state(state)
+                    return leaves, function(*leaves)
+
+            ctx.again = again
+            ctx.save_for_backward(*inputs)
+            return function(*inputs)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            leaves, output = ctx.again(ctx.saved_tensors)
+            if output.requires_grad:
+                output.backward(gradient)
+            return None, *[x.grad for x in leaves]
+
+    assert n10.check_checkpoint(WithAClosure)
+
+
+class CastOnTheClass(ByHand):
+    """Keeps autocast where the next checkpoint's forward overwrites it."""
+
+    @staticmethod
+    def forward(ctx, function, *inputs):
+        y = ByHand.forward(ctx, function, *inputs)
+        CastOnTheClass.cast = ctx.enabled, ctx.dtype
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.enabled, ctx.dtype = CastOnTheClass.cast
+        return ByHand.backward(ctx, gradient)
+
+
+class FunctionOnTheClass(ByHand):
+    """Keeps the function where the next checkpoint's forward overwrites it."""
+
+    @staticmethod
+    def forward(ctx, function, *inputs):
+        FunctionOnTheClass.run = staticmethod(function)
+        return ByHand.forward(ctx, function, *inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.run = FunctionOnTheClass.run
+        return ByHand.backward(ctx, gradient)
+
+
+class FirstInputOnly(ByHand):
+    """Makes a new leaf of the first input and leaves the others where they were."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        first, *others = ctx.saved_tensors
+        leaf = first.detach().requires_grad_(first.requires_grad)
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.autocast("cpu", ctx.dtype, ctx.enabled):
+            torch.set_rng_state(ctx.state)
+            y = ctx.run(leaf, *others)
+        if y.requires_grad:
+            y.backward(gradient)
+        return None, leaf.grad, *(None for _ in others)
+
+
+class BackwardInsideAutocast(ByHand):
+    """Goes backward in the world of the second forward."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        leaves = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.autocast("cpu", ctx.dtype, ctx.enabled):
+            torch.set_rng_state(ctx.state)
+            y = ctx.run(*leaves)
+            if y.requires_grad:
+                y.backward(gradient)
+        return None, *(leaf.grad for leaf in leaves)
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (CastOnTheClass, "the first forward computed in bfloat16, the second in float32"),
+        (FunctionOnTheClass, "their functions ran 1 and 3 times, and each must run twice"),
+        (FirstInputOnly, "Every input that requires a gradient needs a new leaf"),
+        (BackwardInsideAutocast, "another gradient than without a checkpoint (backward was called inside autocast)"),
+    ],
+)
+def test_a_checkpoint_that_fails_beside_another_one_or_under_autocast_is_told_where(answer, says):
+    verdict = n10.check_checkpoint(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
 # ---- exercise 2
 
 
@@ -124,146 +226,25 @@ def test_whoever_looks_at_the_last_segment_alone_is_refused():
     assert n10.check_peak_bytes(last_alone).status == "wrong"
 
 
-# ---- exercise 3
+def by_the_callers_list(sizes, starts):
+    starts.append(len(sizes) - 1)
+    pairs = enumerate(pairwise(starts))
+    return max(sum(sizes[k] for k in starts[: j + 1]) + sum(sizes[a + 1 : b + 1]) for j, (a, b) in pairs)
 
 
-def with_a_list(function, *inputs):
-    """Keep all that was computed again until the graph goes."""
-    state = torch.get_rng_state()
-    numbers = []
-    again = []
-
-    def pack(tensor):
-        numbers.append(len(numbers))
-        return numbers[-1]
-
-    def unpack(number):
-        if not again:
-            collect = saved_tensors_hooks(lambda tensor: again.append(tensor.detach()), lambda nothing: nothing)
-            with torch.random.fork_rng(devices=[]), torch.enable_grad(), collect:
-                torch.set_rng_state(state)
-                function(*inputs)
-        return again[number]
-
-    with saved_tensors_hooks(pack, unpack):
-        return function(*inputs)
+def test_whoever_appends_to_the_callers_list_is_refused():
+    assert by_the_callers_list([1] * 17, [0, 4, 8, 12]) == 8
+    assert "changed its argument starts" in n10.check_peak_bytes(by_the_callers_list).message
 
 
-class Box:
-    def __init__(self):
-        self.tensor = None
-
-
-def with_boxes(function, *inputs):
-    """Give autograd an empty box for each tensor; who finds his empty fills all that are still there."""
-    state = torch.default_generator.get_state()
-    boxes = []
-
-    def pack(tensor):
-        box = Box()
-        boxes.append(weakref.ref(box))
-        return box
-
-    def fill(waiting, tensor):
-        box = next(waiting)()
-        if box is not None:
-            box.tensor = tensor.detach()
-
-    def unpack(box):
-        if box.tensor is None:
-            now = torch.default_generator.get_state()
-            torch.default_generator.set_state(state)
-            try:
-                with torch.enable_grad(), saved_tensors_hooks(partial(fill, iter(boxes)), lambda nothing: nothing):
-                    function(*inputs)
-            finally:
-                torch.default_generator.set_state(now)
-        tensor = box.tensor
-        box.tensor = None
-        return tensor
-
-    with saved_tensors_hooks(pack, unpack):
-        return function(*inputs)
-
-
-@pytest.mark.parametrize(
-    "answer", [with_a_list, with_boxes, partial(torch_checkpoint, use_reentrant=False)], ids=["list", "boxes", "torch"]
-)
-def test_checkpoints_of_hooks_that_are_built_otherwise_pass(answer):
-    assert n10.check_hook_checkpoint(answer)
-
-
-def keeps_the_tensors(function, *inputs):
-    shelf = []
-
-    def pack(tensor):
-        shelf.append(tensor)
-        return len(shelf) - 1
-
-    with saved_tensors_hooks(pack, shelf.__getitem__):
-        return function(*inputs)
-
-
-def one_flag(function, *inputs):
-    done = []
-    again = {}
-
-    def unpack(number):
-        if not done:
-            done.append(True)
-            with (
-                torch.enable_grad(),
-                saved_tensors_hooks(lambda x: again.update({len(again): x.detach()}), lambda x: x),
-            ):
-                function(*inputs)
-        return again.pop(number)
-
-    numbers = iter(range(1000))
-    with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
-        return function(*inputs)
-
-
-def from_the_end(function, *inputs):
-    state = torch.get_rng_state()
-    found = []
-
-    def unpack(_):
-        if not found:
-            with torch.random.fork_rng(devices=[]), torch.enable_grad():
-                torch.set_rng_state(state)
-                with saved_tensors_hooks(lambda x: found.append(x.detach()), lambda x: x):
-                    function(*inputs)
-        return found.pop()
-
-    with saved_tensors_hooks(lambda tensor: None, unpack):
-        return function(*inputs)
-
-
-def runs_twice_in_forward(function, *inputs):
-    function(*inputs)
-    return n10.hook_checkpoint(function, *inputs)
-
-
-@pytest.mark.parametrize(
-    "answer, says",
-    [
-        (lambda function, *inputs: function(*inputs), "ran once, in forward"),
-        (keeps_the_tensors, "ran once, in forward"),
-        (one_flag, "another dropout mask"),
-        (from_the_end, "backward"),
-        (runs_twice_in_forward, "in forward the function ran 2 times; once is enough"),
-        (built.MyCheckpoint.apply, "in backward"),
-        (built.my_checkpoint, "torch.autograd.grad must fill no .grad"),
-        (partial(torch_checkpoint, use_reentrant=True), "in backward"),
-        (lambda function, *inputs: function(*inputs).detach(), "it has lost its graph"),
-        (lambda function, *inputs: function(*inputs) * 2, "does not return what function(*inputs) returns"),
-        (lambda function, *inputs: function(*inputs).tolist(), "a tensor, not list"),
-    ],
-)
-def test_a_wrong_checkpoint_of_hooks_is_told_what_was_seen_of_it(answer, says):
-    verdict = n10.check_hook_checkpoint(answer)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
+def test_falling_lengths_are_the_best_cut_and_twelve_serve_64_layers():
+    starts = [0, *accumulate([11, 10, 9, 8, 7, 6, 5, 4, 3])]
+    assert n10.peak_bytes([1] * 65, starts) == 12
+    for layers in range(1, 11):
+        inner = range(1, layers)
+        cuts = (cut for many in range(layers) for cut in combinations(inner, many))
+        best = min(n10.peak_bytes([1] * (layers + 1), [0, *cut]) for cut in cuts)
+        assert best * (best - 1) // 2 >= layers > (best - 1) * (best - 2) // 2
 
 
 # ---- exercise 4
@@ -297,6 +278,11 @@ def test_a_wrapper_that_counts_its_calls_passes():
 @pytest.mark.parametrize(
     "answer, says",
     [
+        (edited(n10.my_checkpoint, ("before = is_recomputing()", "before = here.recomputing")), "in a new thread"),
+        (edited(n10.my_checkpoint, ("in inputs]", "in inputs[-1:]]")), "changed input 1 of 2 (data)"),
+        (edited(n10.my_checkpoint, ("in inputs]", "in inputs if x.is_floating_point()]")), "1 of 1 (token numbers)"),
+        (edited(n10.my_checkpoint, ("in inputs]", "in inputs if not x.requires_grad]")), "1 of 1 (a layer's output)"),
+        (edited(n10.my_checkpoint, ("in inputs]", "in inputs[:2]]")), "changed input 3 of"),
         (lambda function, *inputs: function(*inputs), "nothing is checkpointed at all"),
         (lambda function, *inputs: built.MyCheckpoint.apply(function, *inputs), "the layer's weights get none"),
         (lambda function, *inputs: None, "not None"),
@@ -324,11 +310,13 @@ def test_a_famous_wrong_guess_is_neither_right_nor_close():
         (n10.guess_flops, 1.25),
         (n10.guess_momentum, 0.2),
         (n10.guess_least, 8),
+        (n10.guess_least, 12),
         (n10.guess_one_block, 21),
+        (n10.guess_one_block, 34),
     ):
         said = guess(wrong).message
         assert "that is it" not in said
         assert "close" not in said
         assert "(" in said
     assert "that is it" in n10.guess_flops("1.33").message
-    assert "that is it" in n10.guess_one_block("34 u").message
+    assert "that is it" in n10.guess_one_block("32 u").message

@@ -19,7 +19,6 @@ def test_a_repair_is_seen_a_warning_is_no_silence_and_no_case_is_right_by_having
     found = verdicts(HOWS)
     assert [*found["input without gradient"].values()] == ["no gradient", "same", "same", "warned", "same"]
     assert [*found["in place, input with gradient"].values()] == ["error", "error", "wrong", "error", "error"]
-    assert [*found["in place, input without"].values()] == ["no gradient", "error", "wrong", "warned", "error"]
     assert [*found["in place, a second input"].values()] == ["wrong", "error", "wrong", "wrong", "error"]
     assert [*found["Python's random: a branch"].values()] == ["wrong", "wrong", "error", "wrong", "error"]
     assert all(outcome(case, lambda f, *x: f(*x)) in ("same", "wrong") for case in CASES)

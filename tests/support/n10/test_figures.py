@@ -1,5 +1,7 @@
 """The figures of notebook 10 draw what was predicted and counted: every corner is drawn, its numbers checked."""
 
+import math
+
 from lib.show.style import alt_text
 from support.n10 import faults, staircase
 from support.n10 import figures as n10
@@ -50,6 +52,9 @@ def test_staircases_state_all_peaks_ways_what_they_keep_and_cost_and_the_table_e
     text = alt_text(n10.draw_ways(peaks, {"all": 0.0, "some": -0.25}, {"all": 0.0, "some": 0.1}, "in u"))
     assert "some: peak 18 (predicted 16), FLOPs -25%, time +10%" in text
     assert "Furthest apart, some: -25% FLOPs, +10% time." in text
+    text = alt_text(n10.draw_ways(peaks, {"all": 0.0, "some": math.nan}, {"all": 0.0, "some": 0.1}, "in u"))
+    assert "some: peak 18 (predicted 16), FLOPs not counted, time +10%" in text
+    assert "Furthest apart, all: +0% FLOPs, +0% time." in text
     row: dict[str, faults.Outcome] = {"a": "wrong", "b": "no gradient", "c": "error", "d": "warned"}
     other: dict[str, faults.Outcome] = {"a": "same", "b": "wrong", "c": "counted twice", "d": "same"}
     figure = n10.draw_faults({"x": row, "y": other})

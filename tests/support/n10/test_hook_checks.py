@@ -1,0 +1,209 @@
+"""Right and wrong checkpoints made of hooks, exercise 3 of notebook 10, and what each is told."""
+
+import weakref
+from functools import partial
+from itertools import count
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+
+from support import built
+from support.kit.mistakes import edited
+from support.n10 import checks as n10
+
+
+def with_a_list(function, *inputs):
+    """Keep all that was computed again until the graph goes: too long, if a backward keeps the graph."""
+    state = torch.get_rng_state()
+    numbers = []
+    again = []
+
+    def pack(tensor):
+        numbers.append(len(numbers))
+        return numbers[-1]
+
+    def unpack(number):
+        if not again:
+            collect = saved_tensors_hooks(lambda tensor: again.append(tensor.detach()), lambda nothing: nothing)
+            with torch.random.fork_rng(devices=[]), torch.enable_grad(), collect:
+                torch.set_rng_state(state)
+                function(*inputs)
+        return again[number]
+
+    with saved_tensors_hooks(pack, unpack):
+        return function(*inputs)
+
+
+def with_a_list_that_lets_go(function, *inputs):
+    """Keep a list with None for what was handed out."""
+    state = torch.get_rng_state()
+    again = []
+    handed = []
+
+    def pack(tensor):
+        again.append(None)
+        return len(again) - 1
+
+    def unpack(number):
+        if again[number] is None:
+            del handed[:]
+            collect = saved_tensors_hooks(handed.append, lambda nothing: nothing)
+            with torch.random.fork_rng(devices=[]), torch.enable_grad(), collect:
+                torch.set_rng_state(state)
+                function(*inputs)
+            again[:] = [tensor.detach() for tensor in handed]
+            del handed[:]
+        tensor = again[number]
+        again[number] = None
+        return tensor
+
+    with saved_tensors_hooks(pack, unpack):
+        return function(*inputs)
+
+
+def without_detach(function, *inputs):
+    """Collect straight into what the tensors are popped from: no circle is left, and no detach is needed."""
+    state = torch.get_rng_state()
+    numbers = count()
+    again = {}
+
+    def unpack(number):
+        if number not in again:
+            more = count()
+            keep = saved_tensors_hooks(lambda tensor: again.__setitem__(next(more), tensor), lambda nothing: nothing)
+            with torch.random.fork_rng(devices=[]), torch.enable_grad(), keep:
+                torch.set_rng_state(state)
+                function(*inputs)
+        return again.pop(number)
+
+    with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
+        return function(*inputs)
+
+
+class Box:
+    def __init__(self):
+        self.tensor = None
+
+
+def with_boxes(function, *inputs):
+    """Give autograd an empty box for each tensor; who finds his empty fills all that are still there."""
+    state = torch.default_generator.get_state()
+    boxes = []
+
+    def pack(tensor):
+        box = Box()
+        boxes.append(weakref.ref(box))
+        return box
+
+    def fill(waiting, tensor):
+        box = next(waiting)()
+        if box is not None:
+            box.tensor = tensor.detach()
+
+    def unpack(box):
+        if box.tensor is None:
+            now = torch.default_generator.get_state()
+            torch.default_generator.set_state(state)
+            try:
+                with torch.enable_grad(), saved_tensors_hooks(partial(fill, iter(boxes)), lambda nothing: nothing):
+                    function(*inputs)
+            finally:
+                torch.default_generator.set_state(now)
+        tensor = box.tensor
+        box.tensor = None
+        return tensor
+
+    with saved_tensors_hooks(pack, unpack):
+        return function(*inputs)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [with_a_list_that_lets_go, without_detach, with_boxes, partial(torch_checkpoint, use_reentrant=False)],
+    ids=["list", "without detach", "boxes", "torch"],
+)
+def test_checkpoints_of_hooks_that_are_built_otherwise_pass(answer):
+    assert n10.check_hook_checkpoint(answer)
+
+
+def keeps_the_tensors(function, *inputs):
+    shelf = []
+
+    def pack(tensor):
+        shelf.append(tensor)
+        return len(shelf) - 1
+
+    with saved_tensors_hooks(pack, shelf.__getitem__):
+        return function(*inputs)
+
+
+def one_flag(function, *inputs):
+    done = []
+    again = {}
+
+    def unpack(number):
+        if not done:
+            done.append(True)
+            with (
+                torch.enable_grad(),
+                saved_tensors_hooks(lambda x: again.update({len(again): x.detach()}), lambda x: x),
+            ):
+                function(*inputs)
+        return again.pop(number)
+
+    numbers = iter(range(1000))
+    with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
+        return function(*inputs)
+
+
+def from_the_end(function, *inputs):
+    state = torch.get_rng_state()
+    found = []
+
+    def unpack(_):
+        if not found:
+            with torch.random.fork_rng(devices=[]), torch.enable_grad():
+                torch.set_rng_state(state)
+                with saved_tensors_hooks(lambda x: found.append(x.detach()), lambda x: x):
+                    function(*inputs)
+        return found.pop()
+
+    with saved_tensors_hooks(lambda tensor: None, unpack):
+        return function(*inputs)
+
+
+SHELF = {}
+one_shelf_for_all = edited(n10.hook_checkpoint, ("again = {}", "again = SHELF"), names={"SHELF": SHELF})
+hands_out_copies = edited(n10.hook_checkpoint, ("tensor.detach()", "tensor.clone().detach()"))
+
+
+def runs_twice_in_forward(function, *inputs):
+    function(*inputs)
+    return n10.hook_checkpoint(function, *inputs)
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (lambda function, *inputs: function(*inputs), "ran once, in forward"),
+        (keeps_the_tensors, "ran once, in forward"),
+        (one_flag, "another dropout mask"),
+        (from_the_end, "backward"),
+        (with_a_list, "after backward(retain_graph=True) 192 KiB of the second forward are still alive"),
+        (one_shelf_for_all, "three checkpoints in a row"),
+        (hands_out_copies, "at the peak 1280 KiB are alive"),
+        (runs_twice_in_forward, "in forward the function ran 2 times; once is enough"),
+        (built.MyCheckpoint.apply, "in backward"),
+        (built.my_checkpoint, "torch.autograd.grad must fill no .grad"),
+        (partial(torch_checkpoint, use_reentrant=True), "in backward"),
+        (lambda function, *inputs: function(*inputs).detach(), "it has lost its graph"),
+        (lambda function, *inputs: function(*inputs) * 2, "does not return what function(*inputs) returns"),
+        (lambda function, *inputs: function(*inputs).tolist(), "a tensor, not list"),
+    ],
+)
+def test_a_wrong_checkpoint_of_hooks_is_told_what_was_seen_of_it(answer, says):
+    verdict = n10.check_hook_checkpoint(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message

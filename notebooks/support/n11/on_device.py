@@ -159,7 +159,7 @@ def record_two_devices() -> dict[str, Any]:
     for costs in COSTS:
         for way in (".to()", "yours"):
             runs = [_numbers(device, way, *costs) for _ in range(5)]
-            results[key_of(way, *costs)] = min(runs, key=lambda run: float(run[2]))  # the shortest, as the cell shows
+            results[key_of(way, *costs)] = min(runs, key=lambda run: float(run[2]))  # the shortest
     for way in NODES:
         results[key_of(way)] = device.run(ends_at, way)
     return {"results": results}

@@ -8,6 +8,7 @@ import warnings
 from functools import partial
 from types import FunctionType
 from typing import Any
+from unittest.mock import patch
 
 from support.built import (
     MyCopy,
@@ -28,22 +29,22 @@ from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
 from support.n11 import runs
 from support.n11.copying import fault_of_copy_wait
+from support.n11.edges import fault_of_fork_join
 from support.n11.on_device import judged_on_devices_too
 from support.n11.runs import OLDER, engine_order, fenced
-from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_fork_join, fault_of_two_nodes
+from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_two_nodes
 
 
 def _calling(function: Any, **names: Any) -> Any:
-    """Return the function with these among its globals, where they stand in a notebook."""
+    """Return the function with these among its globals while it runs: its helpers in the notebook see them, too."""
     if not isinstance(function, FunctionType):
         return function
-    return FunctionType(
-        function.__code__,
-        {**function.__globals__, **names},
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
+
+    def called(*arguments: Any) -> Any:
+        with patch.dict(function.__globals__, names):
+            return function(*arguments)
+
+    return called
 
 
 # ---- predictions
@@ -153,6 +154,10 @@ FORKS = {
         "return grad_x, None",
         "return None, None",
     ),
+    "What ctx holds lives until the loss is dropped: a whole activation, for an edge that carries no data.": (
+        "return x.detach(), torch",
+        "ctx.x = x\n        return x.detach(), torch",
+    ),
 }
 check_fork_join = Exercise(
     "MyFork and MyJoin",
@@ -211,6 +216,12 @@ COPIES = {
     "In backward the gradient starts at next_stream and goes to prev_stream.": (
         "moved(gradient, next_stream, prev_stream)",
         "moved(gradient, prev_stream, next_stream)",
+    ),
+    "What stands in the class belongs to all copies, so backward finds the streams of the last one: use ctx.": (
+        "ctx.streams = prev_stream, next_stream\n        return moved",
+        "MyCopy.streams = prev_stream, next_stream\n        return moved",
+        "prev_stream, next_stream = ctx.streams\n        return None, None, moved",
+        "prev_stream, next_stream = MyCopy.streams\n        return None, None, moved",
     ),
     "Copy and Wait are two nodes: the compute stream waits later, when it needs what was copied.": (
         "    return y\n",
@@ -368,6 +379,14 @@ TIE = "            depend(batches, i)"
 FENCES = {
     "Nothing is held back: the phony must come from a Fork of i - 1 and be joined to i, and what Join returns must be "
     "stored.": ("batches[i], phony)", "batches[i], torch.empty(0))"),
+    "Fork and Join have changed places: Fork takes what shall wait, i - 1, and Join what shall go first, i.": (
+        "batches[i - 1], phony = Fork.apply(batches[i - 1])\n    batches[i] = Join.apply(batches[i], phony)",
+        "batches[i], phony = Fork.apply(batches[i])\n    batches[i - 1] = Join.apply(batches[i - 1], phony)",
+    ),
+    "The list that fence was given is unchanged: what it prepares must stand in `batches` itself.": (
+        "    for i, j in clock:",
+        "    batches = list(batches)\n    for i, j in clock:",
+    ),
     "What Fork returns takes the place of batches[i - 1]. Thrown away, it gets zeros for a gradient, which are added "
     "to the real one before anything has waited for that.": (
         "batches[i - 1], phony = Fork",

@@ -32,16 +32,23 @@ MEANINGS = {
 DIRECTIONS = ("forward", "backward")
 SIZE = 300  # numbers in a tensor: each takes a block of its own, and all blocks are equally large
 
+ODD = 2049.0
+"""A number that half a float cannot hold: who rounds on the way is found out."""
+
 
 @dataclass
 class _Trip:
-    """Two devices, a copy stream on each, and what has been launched there."""
+    """Two devices, copy streams on each, and what has been launched there."""
 
     gpu: PretendGPU = field(default_factory=lambda: PretendGPU(count=2))
+    own: int = 1
+    """How many copy streams each device has; micro-batches take them in turn."""
 
     def __post_init__(self) -> None:
         self.compute = tuple(self.gpu.default_streams)
-        self.copies = tuple(self.gpu.new_stream("copies", index) for index in range(2))
+        names = ["copies"] if self.own == 1 else [f"copies {i}" for i in range(self.own)]
+        self.ways = [tuple(self.gpu.new_stream(name, index) for index in range(2)) for name in names]
+        self.copies = self.ways[0]
         self.backward_from = 0  # the number of the first operation of backward
 
     @property
@@ -72,7 +79,7 @@ def fault_of_copy_wait(answer: Passages) -> str:
 
 
 def _fault_of_copy(answer: Passages, trip: _Trip) -> str:
-    x = _input(1.0) * 2
+    x = _input(ODD) * 2
     began = len(trip.operations)
     with in_case("in MyCopy.forward", MEANINGS):
         y = answer[0].apply(*trip.copies, x)
@@ -88,13 +95,26 @@ def _fault_of_copy(answer: Passages, trip: _Trip) -> str:
         )
     new = trip.operations[began:]
     fault = _fault_of_streams(new, "MyCopy.forward", ("copies", "copies of cuda:1"))
-    waiting = [op.lane for op in new if op.kind == "wait" and op.lane.startswith("compute")]
-    if waiting and not fault:
-        return (
-            f"In MyCopy.forward {waiting[0]!r} waits for the copy: from there on that device computes nothing "
-            "else until it is there. Waiting is the business of MyWait."
-        )
-    return fault
+    return fault or _fault_of_waits_in_copy(new)
+
+
+def _fault_of_waits_in_copy(new: Sequence[Operation]) -> str:
+    """Say whether a compute stream waits, or is waited for."""
+    lanes = {op.event: op.lane for op in new if op.kind == "record"}
+    for op in new:
+        if op.kind != "wait":
+            continue
+        if op.lane.startswith("compute"):
+            return (
+                f"In MyCopy.forward {op.lane!r} waits for the copy: from there on that device computes nothing "
+                "else until it is there. Waiting is the business of MyWait."
+            )
+        if lanes.get(op.event, "").startswith("compute"):
+            return (
+                f"In MyCopy.forward {op.lane!r} waits for {lanes[op.event]!r}. Copy uses its two streams alone; to "
+                "wait for layers is the business of MyWait."
+            )
+    return ""
 
 
 def _fault_of_streams(new: Sequence[Operation], name: str, ways: tuple[str, str]) -> str:
@@ -114,8 +134,8 @@ def _fault_of_streams(new: Sequence[Operation], name: str, ways: tuple[str, str]
         told = f"In {name} the copy was launched into {lane!r}, not into {source!r}"
         return Fault(f"{told}: what is launched there later has to wait for it.", seen)
     if taken != target:
-        told = f"In {name} the memory of what arrives was taken in {taken!r}, not in {target!r}: that stream, too, is "
-        return Fault(f"{told}kept waiting by the copy.", seen)
+        told = f"In {name} the memory of what arrives was taken in {taken!r}, not in {target!r}: the copy may not "
+        return Fault(f"{told}write before that stream is done with it.", seen)
     return ""
 
 
@@ -127,7 +147,7 @@ def _fault_of_wait(answer: Passages, trip: _Trip) -> str:
     here, there = trip.copies
     last = trip.compute[1]
     with in_case("in MyCopy.forward", MEANINGS):
-        y = answer[0].apply(here, there, _input(1.0) * 2)
+        y = answer[0].apply(here, there, _input(ODD) * 2)
     began = len(trip.operations)
     with in_case("in MyWait.forward", MEANINGS):
         z = answer[1].apply(there, last, y)
@@ -168,21 +188,21 @@ def _input(value: float) -> Any:
 
 
 def _there_and_back(answer: Passages, m: int, trip: _Trip) -> list[Tensor]:
-    """Send micro-batches to the other device and back, all in the same two copy streams; return the inputs.
+    """Send micro-batches to the other device and back, each in the trip's next two copy streams; return the inputs.
 
     Nobody holds what is still on its way: the allocator may give away what it believes to be free.
     """
     copy, wait = answer
-    here, there = trip.copies
     first, last = trip.compute
     inputs = []
     losses = []
     for i in range(m):
-        inputs.append(_input(i + 1.0))
+        here, there = trip.ways[i % trip.own]
+        inputs.append(_input(i + ODD))
         x = wait.apply(first, here, inputs[-1] * 2)
         x = copy.apply(here, there, x)
         x = wait.apply(there, last, x)
-        losses.append((x * 3).sum())
+        losses.append((x * ODD).sum())
         del x
     loss = sum(losses[1:], losses[0])
     trip.backward_from = len(trip.operations)
@@ -195,8 +215,8 @@ def _fault_of_the_way_back(answer: Passages, trip: _Trip) -> str:
         (x,) = _there_and_back(answer, 1, trip)
     if x.grad is None or not bool(_plain(x.grad).any()):
         return "No gradient came back: backward returns one for each argument of forward, None for the two streams."
-    if not torch.equal(_plain(x.grad), torch.full((SIZE,), 6.0)):
-        return f"The gradient of x is {_plain(x.grad)[0].item():g}, not 6: neither of both may change it."
+    if not torch.equal(_plain(x.grad), torch.full((SIZE,), 2.0 * ODD)):
+        return f"The gradient of x is {_plain(x.grad)[0].item():g}, not {2 * ODD:g}: neither of both may change it."
     new = trip.operations[trip.backward_from :]
     fault = _fault_of_streams(new, "MyCopy.backward", ("copies of cuda:1", "copies"))
     if fault:
@@ -266,29 +286,34 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def races_of(copy: Any, wait: Any, m: int = 3) -> list[Race]:
-    """Send m micro-batches through two pretended GPUs and back, and return all races."""
+def races_of(copy: Any, wait: Any, m: int = 3, own: int = 1) -> list[Race]:
+    """Send m micro-batches through two pretended GPUs and back, and return all races.
+
+    own: how many copy streams each device has.
+    """
     with in_place_of_cuda(PretendGPU(count=2)) as gpu, _no_collection():
-        _there_and_back((copy, wait), m, _Trip(gpu))
+        _there_and_back((copy, wait), m, _Trip(gpu, own))
         return find_races(list(gpu.operations))
 
 
 def _recorded(answer: Passages) -> list[list[str]]:
     """Return which streams forward has named to the allocator: of what it copies, and of what arrives."""
     with in_place_of_cuda(PretendGPU(count=2)) as gpu:
-        x = _input(1.0) * 2
+        x = _input(ODD) * 2
         y = answer[0].apply(*_Trip(gpu).copies, x)
         return [sorted(x.block.users), sorted(y.block.users)]
 
 
 def _all_races(answer: Passages) -> Iterator[tuple[int, _Trip, Race]]:
-    for m in (1, 2, 3):
+    # In a stream that all share, memory goes from one micro-batch to the next; where each has its own, mixing shows.
+    for m, own in ((1, 1), (2, 1), (3, 1), (2, 2), (3, 3)):
         gpu_here = in_place_of_cuda(PretendGPU(count=2))
         with gpu_here as gpu, _no_collection(), in_case("on the way there and back", MEANINGS):
-            trip = _Trip(gpu)
+            trip = _Trip(gpu, own)
             inputs = _there_and_back(answer, m, trip)
             if any(
-                x.grad is None or not torch.equal(_plain(x.grad), torch.full((SIZE,), 6.0)) for x in inputs
+                x.grad is None or not torch.equal(_plain(x.grad), torch.full((SIZE,), 2.0 * ODD))
+                for x in inputs
             ):
                 raise Finding(f"With {m} micro-batches the gradients aren't those of the plain model.")
             operations = list(trip.operations)

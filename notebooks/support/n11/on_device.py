@@ -158,7 +158,8 @@ def record_two_devices() -> dict[str, Any]:
         results[key_of(way)] = _numbers(device, way)
     for costs in COSTS:
         for way in (".to()", "yours"):
-            results[key_of(way, *costs)] = _numbers(device, way, *costs)
+            runs = [_numbers(device, way, *costs) for _ in range(5)]
+            results[key_of(way, *costs)] = min(runs, key=lambda run: float(run[2]))  # the shortest
     for way in NODES:
         results[key_of(way)] = device.run(ends_at, way)
     return {"results": results}

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any, TypeAlias
 
 import torch
@@ -18,7 +19,7 @@ from lib.text import plural
 from support.built import MyRecompute, MyTwoNodeCheckpoint, fence, my_tie
 from support.kit.judged import Fault
 from support.kit.raised import InCaseError, in_case, known_by, told_of
-from support.kit.values import NO_RETURN, kind_of, short
+from support.kit.values import NO_RETURN, short
 from support.n11 import runs
 from support.n11.runs import Fence, engine_order, far_ahead, fenced, note_sums, step
 
@@ -112,72 +113,7 @@ def _told(nodes: list[Any]) -> str:
     return " ".join(map(_name, nodes[:12])) + (" …" if nodes[12:] else "")
 
 
-# ---- exercise 2: Fork and Join
-
-
-def fault_of_fork_join(answer: tuple[runs.AutogradFunction, runs.AutogradFunction]) -> str:
-    """Look at the phony, the values, the gradients, and the order that the edge forces."""
-    return _fault_of_fork(answer[0]) or _fault_of_join(*answer)
-
-
-def _fault_of_fork(fork: runs.AutogradFunction) -> str:
-    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True) * 2
-    with in_case("in MyFork.forward"):
-        forked = fork.apply(x)
-        fork.apply(x)  # a second one must not take the first one's edge
-    if not isinstance(forked, tuple) or len(forked) != 2 or not all(isinstance(y, Tensor) for y in forked):
-        return f"MyFork.forward must return two tensors, (x, phony), not {kind_of(forked)}."
-    y, phony = forked
-    if y.shape != x.shape or not torch.equal(y, x):
-        return "MyFork must not change x: its first output differs."
-    if phony.numel():
-        return (
-            f"The phony has {phony.numel()} elements. It carries an edge, no data: torch.empty(0) has none."
-        )
-    if y.data_ptr() != x.data_ptr():
-        return "MyFork copies x, number by number. Nothing is to be copied: give the same memory out again."
-    if y.grad_fn is x.grad_fn:
-        return "x came out as it went in, without a Fork node that made it."
-    if not phony.requires_grad or phony.grad_fn is not y.grad_fn:
-        return (
-            "The phony does not lead to this Fork: it must be an output of MyFork.forward, made there in each "
-            "call and not outside, and not marked non-differentiable."
-        )
-    return ""
-
-
-def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
-    ran: list[str] = []
-    x, y = (torch.tensor([1.0, 2.0, 3.0], requires_grad=True) for _ in "ab")
-    far_ahead()
-    with in_case("in forward or backward", MEANINGS):
-        a, phony = fork.apply(step(step(x, "a0", ran), "a1", ran))
-        start = join.apply(y, phony)
-        if not isinstance(start, Tensor):
-            return f"MyJoin.forward must return one tensor, not {kind_of(start)}."
-        if start.shape != y.shape or not torch.equal(start, y):
-            return "MyJoin must not change x: its output differs."
-        if start.data_ptr() != y.data_ptr():
-            return (
-                "MyJoin copies x, number by number. Nothing is to be copied: give the same memory out again."
-            )
-        b = elsewhere(lambda: step(step(start, "b0", ran), "b1", ran))
-        (2 * a + 3 * b).sum().backward()
-    for name, function, grad, want in (("a", "MyFork", x.grad, 2.0), ("b", "MyJoin", y.grad, 3.0)):
-        if grad is None or not grad.any():
-            given = "Return grad_x; the phony's is not needed." if name == "a" else "Return grad_x, None."
-            return f"{function}.backward returns None: chain {name} gets no gradient. {given}"
-        if not torch.equal(grad, torch.full((3,), want)):
-            return f"The gradient of chain {name} is {grad[0].item():g}, not {want:g}: {function} must not change it."
-    if ran != ["b1", "b0", "a1", "a0"]:
-        return (
-            f"Backward ran {' '.join(ran)}, so nothing holds a back. Join must take the phony as an input of apply "
-            "and return a tensor that a Join node made."
-        )
-    return ""
-
-
-# ---- exercise 3: a checkpoint of two nodes, tied together
+# ---- exercise 4: a checkpoint of two nodes, tied together
 
 Halves: TypeAlias = tuple[runs.AutogradFunction, runs.AutogradFunction, Any]
 OURS: Halves = (MyTwoNodeCheckpoint, MyRecompute, my_tie)
@@ -299,6 +235,44 @@ def fault_of_two_nodes(answer: Halves) -> str:
         fault = _fault_of_seen(got, two_partitions(OURS, needs_grad, _Layers()))
         if fault:
             return Fault(f"{case}{fault}", f"{case} {got}")
+    return _fault_of_three(answer)
+
+
+def three_at_once(halves: Halves, order: tuple[int, ...]) -> tuple[list[str], list[list[float] | None]]:
+    """Send x through three checkpoints side by side, whose insides all exist before the first is used.
+
+    order: in which the checkpoints are made, by a new thread; backward uses the insides in the opposite order. Returns
+    what ran, and the gradients of the three parameters.
+    """
+    checkpoint, _, tie = halves
+    layers = _Layers()
+    weights = [torch.tensor([0.5, -1.0, 2.0 + k], requires_grad=True) for k in range(3)]
+    x = torch.tensor([1.0, 2.0, -0.5], requires_grad=True) * 2
+    tasks: list[Any] = [({}, layers.layer(w, f"{k}"), x) for k, w in enumerate(weights)]
+    far_ahead()
+
+    def made() -> dict[int, Tensor]:
+        return {k: checkpoint.apply(torch.empty(0, requires_grad=True), *tasks[k]) for k in order}
+
+    outputs = elsewhere(made)
+    tied = [tie(outputs[k], *tasks[k]) * (k + 1) for k in range(3)]
+    torch.stack(tied).sum().backward()
+    return layers.ran, [_rounded(w.grad) for w in weights]
+
+
+def _fault_of_three(answer: Halves) -> str:
+    case = "with three checkpoints side by side, all of whose insides exist before the first is used,"
+    for order in permutations(range(3)):
+        with in_case(case, MEANINGS):
+            ran, gradients = three_at_once(answer, order)
+        right_order, right = three_at_once(OURS, order)
+        if ran != right_order:
+            told = f"{' '.join(right_order)} was expected, yours ran {' '.join(ran)}"
+        elif gradients != right:
+            told = f"the parameters' gradients are {gradients}, not {right}"
+        else:
+            continue
+        return f"{case} {told}. Each Checkpoint must take the inside of its own pair, which is in `shared`."
     return ""
 
 
@@ -318,7 +292,7 @@ def _fault_of_seen(got: _Seen, ours: _Seen) -> str:
     return f", after backward, {got.fault}." if got.fault else ""
 
 
-# ---- exercise 4: depend and fence
+# ---- exercise 5: depend and fence
 
 
 @dataclass
@@ -329,6 +303,7 @@ class _Fenced:
     gradient: list[float] | None
     leads: dict[str, list[str]]
     fault: str  # of what is added up
+    is_joined: bool  # whether a Join leads to a Fork; it tells wrong answers apart, and judges none
 
 
 def _fenced(m: int, n: int, prepare: Fence) -> _Fenced:
@@ -336,7 +311,13 @@ def _fenced(m: int, n: int, prepare: Fence) -> _Fenced:
     ran, gradient, output = fenced(m, n, prepare, before=lambda output: noted.append(note_sums(output)))
     named = {x: name for x in engine_order(output.grad_fn) if (name := runs.operation(x))}
     leads = {name: sorted(named[y] for y in engine_order(x)[1:] if y in named) for x, name in named.items()}
-    return _Fenced(ran, None if gradient is None else gradient.tolist(), leads, _told_of_sum(noted[0]()))
+    is_joined = any("Fork" in end.name() for x in _joins(output) for end in runs.following(x)[1:])
+    numbers = None if gradient is None else gradient.tolist()
+    return _Fenced(ran, numbers, leads, _told_of_sum(noted[0]()), is_joined)
+
+
+def _joins(output: Tensor) -> list[Any]:
+    return [node for node in engine_order(output.grad_fn) if "Join" in node.name()]
 
 
 def fault_of_fence(answer: Fence) -> str:

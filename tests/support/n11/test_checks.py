@@ -283,7 +283,7 @@ BACK = "return None, None, moved(gradient, next_stream, prev_stream)"
     ("old", "new", "says"),
     [
         (BACK, "return moved(gradient, next_stream, prev_stream)", "one gradient for each argument of forward"),
-        (BACK, "return None, None, 2 * moved(gradient, next_stream, prev_stream)", "The gradient of x is 12, not 6"),
+        (BACK, "return None, None, 2 * moved(gradient, next_stream, prev_stream)", "of x is 8196, not 4098"),
         (BACK, "return None, None, gradient", "nothing is copied"),
         (BACK, "return None, None, None", "No gradient came back"),
         ("return moved(x, prev_stream, next_stream)", "return moved(x, prev_stream, next_stream).requires_grad_()", ""),

@@ -1,0 +1,130 @@
+"""What MyFork and MyJoin of notebook 11 are tried with: values, memory, gradients, and the order of two chains."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from support.kit.raised import in_case
+from support.kit.values import kind_of
+from support.n11 import runs
+from support.n11.runs import far_ahead, step
+from support.n11.trials import MEANINGS, elsewhere
+
+
+def fault_of_fork_join(answer: tuple[runs.AutogradFunction, runs.AutogradFunction]) -> str:
+    """Look at the phony, the values, the gradients, and the order that the edge forces."""
+    return _fault_of_fork(answer[0]) or _fault_of_join(*answer) or _fault_of_what_is_kept(*answer)
+
+
+def _fault_of_fork(fork: runs.AutogradFunction) -> str:
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True) * 2
+    with in_case("in MyFork.forward"):
+        forked = fork.apply(x)
+        fork.apply(x)  # a second one must not take the first one's edge
+    if not isinstance(forked, tuple) or len(forked) != 2 or not all(isinstance(y, Tensor) for y in forked):
+        return f"MyFork.forward must return two tensors, (x, phony), not {kind_of(forked)}."
+    y, phony = forked
+    if y.shape != x.shape or not torch.equal(y, x):
+        return "MyFork must not change x: its first output differs."
+    if phony.numel():
+        return (
+            f"The phony has {phony.numel()} elements. It carries an edge, no data: torch.empty(0) has none."
+        )
+    if y.data_ptr() != x.data_ptr():
+        return "MyFork copies x, number by number. Nothing is to be copied: give the same memory out again."
+    if y.grad_fn is x.grad_fn:
+        return "x came out as it went in, without a Fork node that made it."
+    if not phony.is_floating_point():
+        return f"The phony is of {phony.dtype}: only floating-point numbers have gradients, so it carries no edge."
+    if not phony.requires_grad or phony.grad_fn is not y.grad_fn:
+        return (
+            "The phony does not lead to this Fork: it must be an output of MyFork.forward, made there in each "
+            "call and not outside, and not marked non-differentiable."
+        )
+    return ""
+
+
+def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
+    ran: list[str] = []
+    x, y = (torch.tensor([1.0, 2.0, 3.0], requires_grad=True) for _ in "ab")
+    far_ahead()
+    with in_case("in forward or backward", MEANINGS):
+        a, phony = fork.apply(step(step(x, "a0", ran), "a1", ran))
+        start = join.apply(y, phony)
+        if not isinstance(start, Tensor):
+            return f"MyJoin.forward must return one tensor, not {kind_of(start)}."
+        if start.shape != y.shape or not torch.equal(start, y):
+            return "MyJoin must not change x: its output differs."
+        if start.data_ptr() != y.data_ptr():
+            return (
+                "MyJoin copies x, number by number. Nothing is to be copied: give the same memory out again."
+            )
+        b = elsewhere(lambda: step(step(start, "b0", ran), "b1", ran))
+        moved = [_note_moved(y) for y in (a, start)]
+        (2 * a + 3 * b).sum().backward()
+    for name, function, grad, want in (("a", "MyFork", x.grad, 2.0), ("b", "MyJoin", y.grad, 3.0)):
+        if grad is None or not grad.any():
+            given = "Return grad_x; the phony's is not needed." if name == "a" else "Return grad_x, None."
+            return f"{function}.backward returns None: chain {name} gets no gradient. {given}"
+        if not torch.equal(grad, torch.full((3,), want)):
+            return f"The gradient of chain {name} is {grad[0].item():g}, not {want:g}: {function} must not change it."
+    for function, seen in (("MyFork", moved[0]), ("MyJoin", moved[1])):
+        if any(seen):
+            return (
+                f"What {function}.backward returns lies in other memory than the gradient that it got. Nothing is to "
+                "be copied or computed: hand on that gradient itself."
+            )
+    if ran != ["b1", "b0", "a1", "a0"]:
+        return (
+            f"Backward ran {' '.join(ran)}, so nothing holds a back. Join must take the phony as an input of apply "
+            "and return a tensor that a Join node made."
+        )
+    return ""
+
+
+def _note_moved(output: Tensor) -> list[bool]:
+    """Note, when the node of this tensor has run, whether the gradient that it hands on lies elsewhere."""
+    noted: list[bool] = []
+
+    def note(given: tuple[Tensor | None, ...], got: tuple[Tensor | None, ...]) -> None:
+        if given[0] is not None and got[0] is not None:
+            noted.append(given[0].data_ptr() != got[0].data_ptr())
+
+    if output.grad_fn is not None:
+        output.grad_fn.register_hook(note)
+    return noted
+
+
+class _Lent(torch.autograd.Function):
+    """Give out the memory of an array, so that one can see when nobody holds it any longer."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor, array: Any) -> Tensor:
+        return torch.from_numpy(array)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient, None
+
+
+def _fault_of_what_is_kept(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
+    """Say which of both holds what it got, or gave, until backward."""
+    leaf = torch.ones(3, requires_grad=True)
+    _, phony = fork.apply(leaf * 2)
+    handed_on = {"MyFork": lambda x: fork.apply(x)[0], "MyJoin": lambda x: join.apply(x, phony)}
+    for name, hand_on in handed_on.items():
+        array = np.ones(3, dtype=np.float32)
+        memory = weakref.ref(array)
+        loss = hand_on(_Lent.apply(leaf, array)).sum()
+        del array
+        if memory() is not None:
+            return f"From forward to backward {name} keeps its tensor, and so its memory; it needs nothing of it there."
+        del loss
+    return ""

@@ -1,0 +1,164 @@
+"""Answers that readers gave to notebook 11: wrong ones that once passed, and right ones in another form."""
+
+import pytest
+import torch
+
+from support.built import (
+    Fork,
+    Join,
+    MyCopy,
+    MyFork,
+    MyJoin,
+    MyRecompute,
+    MyTwoNodeCheckpoint,
+    MyWait,
+    depend,
+    fence,
+    moved,
+    my_tie,
+)
+from support.kit.mistakes import edited
+from support.n11 import checks as n11
+from support.n11.copying import races_of
+from support.n11.trials import three_at_once
+
+COPYING = (moved, MyCopy, MyWait)
+HALVES = (MyTwoNodeCheckpoint, MyRecompute, my_tie)
+
+
+def refused(verdict, says, *never):
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message
+    assert not any(words in verdict.message for words in never), verdict.message
+
+
+# ---- exercise 2
+
+
+@pytest.mark.parametrize("returned", ["grad_x.clone()", "grad_x * 1", "grad_x + grad_phony.sum()"])
+def test_a_gradient_that_fork_copies_is_refused(returned):
+    answer = edited((MyFork, MyJoin), ("return grad_x\n", f"return {returned}\n"))
+    refused(n11.check_fork_join(*answer), "What MyFork.backward returns lies in other memory")
+
+
+def test_a_gradient_that_join_copies_is_refused():
+    answer = edited((MyFork, MyJoin), ("return grad_x, None", "return grad_x.clone(), None"))
+    refused(n11.check_fork_join(*answer), "What MyJoin.backward returns lies in other memory")
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "keeping"),
+    [
+        ("MyFork", "return x.detach(), torch", "ctx.x = x"),
+        ("MyFork", "return x.detach(), torch", "ctx.save_for_backward(x)"),
+        ("MyJoin", "return x.detach()\n", "ctx.save_for_backward(x, phony)"),
+        ("MyJoin", "return x.detach()\n", "ctx.shape_of = x"),
+    ],
+)
+def test_a_tie_that_keeps_an_activation_is_refused(name, line, keeping):
+    answer = edited((MyFork, MyJoin), (line, f"{keeping}\n        {line}"))
+    refused(n11.check_fork_join(*answer), f"{name} keeps its tensor")
+
+
+def test_a_phony_of_integers_is_told_that_it_is_one():
+    answer = edited((MyFork, MyJoin), ("torch.empty(0", "torch.empty(0, dtype=torch.long"))
+    refused(n11.check_fork_join(*answer), "torch.int64", "made there in each call", "non-differentiable")
+
+
+def test_keeping_a_shape_is_no_fault():
+    line = "return x.detach(), torch"
+    verdict = n11.check_fork_join(*edited((MyFork, MyJoin), (line, f"ctx.shape = x.shape\n        {line}")))
+    assert verdict, verdict.message
+
+
+# ---- exercise 3
+
+
+@pytest.mark.parametrize("function", [MyCopy, MyWait])
+def test_streams_in_the_class_are_those_of_the_last_micro_batch(function):
+    text = edited(function, ("ctx.streams", f"{function.__name__}.streams"), names={"moved": moved})
+    answer = [text if own is function else own for own in (MyCopy, MyWait)]
+    assert n11.check_copy_wait(*answer).status == "wrong"
+
+
+def test_ours_has_no_race_in_streams_of_their_own():
+    assert n11.check_copy_wait(MyCopy, MyWait)
+    assert not races_of(MyCopy, MyWait, 3, own=3)
+
+
+def test_numbers_that_lose_digits_on_their_way_are_not_right():
+    _, *answer = edited(COPYING, ("x.to(target.device)", "x.half().to(target.device).to(x.dtype)"))
+    assert n11.check_copy_wait(*answer).status == "wrong"
+
+
+def test_a_copy_that_lets_a_stream_wait_for_a_compute_stream_is_refused():
+    waits = "    source.wait_stream(current_stream(source.device))\n    with source, target:\n"
+    _, *answer = edited(COPYING, ("    with source, target:\n", waits))
+    refused(n11.check_copy_wait(*answer), "wait")
+
+
+# ---- exercise 4
+
+
+@pytest.mark.parametrize("end", ["", "0"])
+def test_an_inside_in_a_global_list_is_another_pairs(end):
+    changes = (
+        ('ctx.shared.pop("inside")', f"STACK.pop({end})"),
+        ('ctx.shared["inside"] = x, ctx.function(x)', "STACK.append((x, ctx.function(x)))"),
+    )
+    answer = edited(HALVES, *changes, names={"STACK": []})
+    refused(n11.check_halves(*answer), "take the inside of its own pair")
+
+
+def test_zeros_for_x_are_a_second_gradient():
+    answer = edited(HALVES, ("return None, None, None, None", "return None, None, None, torch.zeros_like(x)"))
+    refused(n11.check_halves(*answer), "two gradients")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_all_three_insides_exist_before_the_first_is_used(order):
+    ran, _ = three_at_once(HALVES, order)
+    assert ran[3:] == ["R2", "R1", "R0", *(f"B{k}" for k in reversed(order))]
+
+
+def recomputed(phony, *task):
+    return Recompute.apply(phony, *task)  # noqa: F821  # as a cell calls what `use` has bound
+
+
+def tie_with_a_helper(output, *task):
+    output, phony = Fork.apply(output)
+    return Join.apply(output, recomputed(phony, *task))
+
+
+def test_a_helper_of_my_tie_sees_the_readers_recompute_and_only_meanwhile():
+    own = edited(MyRecompute, ("backward(ctx, grad_phony)", "backward(ctx, grad_of_the_phony)"))
+    verdict = n11.check_halves(MyTwoNodeCheckpoint, own, tie_with_a_helper)
+    assert verdict, verdict.message
+    assert "Recompute" not in globals()
+
+
+# ---- exercise 5
+
+
+def test_fork_and_join_in_the_places_of_each_other_are_told_so():
+    swapped = edited(
+        (depend, fence),
+        ("batches[i - 1], phony = Fork.apply(batches[i - 1])", "batches[i], phony = Fork.apply(batches[i])"),
+        ("batches[i] = Join.apply(batches[i], phony)", "batches[i - 1] = Join.apply(batches[i - 1], phony)"),
+    )
+    refused(n11.check_fence(*swapped), "have changed places", "Nothing is held back")
+
+
+def test_a_list_of_its_own_is_told_to_be_nobodys():
+    own = edited((depend, fence), ("    for i, j in clock:", "    batches = list(batches)\n    for i, j in clock:"))
+    refused(n11.check_fence(*own), "The list that fence was given is unchanged")
+
+
+def test_a_wrong_depend_beside_our_fence_spoils_only_the_answer():
+    refused(n11.check_fence(lambda batches, i: None, fence), "Nothing is held back")
+    assert n11.check_fence(depend, fence)
+
+
+def test_a_dead_phony_is_not_taken_for_a_swapped_one():
+    dead = edited((depend, fence), ("batches[i], phony)", "batches[i], torch.empty(0))"), names={"torch": torch})
+    refused(n11.check_fence(*dead), "Nothing is held back", "have changed places")

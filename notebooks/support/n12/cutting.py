@@ -19,7 +19,7 @@ from support.kit.values import NO_RETURN, short
 # ---- exercise 1: flatten_sequential
 
 
-class _Doubled(nn.Sequential):
+class _DoubledSequential(nn.Sequential):
     """A Sequential with a forward of its own: it is more than its layers."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -54,8 +54,10 @@ def nested() -> Iterator[tuple[str, nn.Sequential, list[nn.Module]]]:
         nn.Sequential(nn.Sequential(a, relu), b, relu, c, relu),
         [*(a, relu, b, relu, c, relu)],
     )
-    doubled = _Doubled(a, relu)
+    doubled = _DoubledSequential(a, relu)
     yield "a subclass of Sequential with a forward of its own", nn.Sequential(doubled, b), [doubled, b]
+    listed = nn.ModuleList([a, relu])
+    yield "an nn.ModuleList among layers", nn.Sequential(listed, b), [listed, b]
     yield "an empty Sequential between two layers", nn.Sequential(a, nn.Sequential(), b), [a, b]
 
 

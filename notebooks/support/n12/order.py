@@ -25,6 +25,11 @@ def fault_of_order(
     """
     nodes = list(_behind(root))
     recomputes = _recomputes(nodes, starts)
+    shared = len({id(node.shared) for node in recomputes.values()})
+    if shared < len(recomputes):
+        return Fault(
+            f"{len(recomputes)} Recomputes share {shared} dictionaries: each pair needs a new one", shared
+        )
     checkpoints = _checkpoints(nodes, recomputes)
     unheld = []
     for j, i in product(range(partitions), range(len(starts) - 1)):
@@ -58,13 +63,12 @@ def _behind(root: Any) -> Iterator[Any]:
 
 
 def _recomputes(nodes: Sequence[Any], starts: Sequence[int]) -> dict[Pair, Any]:
-    """Return the Recompute of each pair that has one: those of a micro-batch were made partition by partition."""
+    """Return the Recompute of each pair that has one: behind that of a partition lie those of the partitions before."""
     found: dict[Pair, Any] = {}
     made = [node for node in nodes if "Recompute" in node.name()]
-    made.sort(key=lambda node: node._sequence_nr())
     for i, start in enumerate(starts):
         own = [node for node in made if int(node.saved_tensors[0][0, 0]) == start]
-        found |= {(i, j): node for j, node in enumerate(own)}
+        found |= {(i, len({*own} & {*_behind(node)}) - 1): node for node in own}
     return found
 
 

@@ -45,6 +45,15 @@ def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_t
     assert "One level" not in changed
     assert "these are copies" in n12.check_flatten(copies).message
     assert "the given module was changed" in n12.check_flatten(appends).message
+    for opens in (lambda x: "Sequential" in type(x).__name__, lambda x: type(x) in (nn.Sequential, nn.ModuleList)):
+
+        def too_much(module, opens=opens):
+            layers = []
+            for layer in module:
+                layers += too_much(layer) if opens(layer) else [layer]
+            return nn.Sequential(*layers)
+
+        assert n12.check_flatten(too_much).status == "wrong"
     assert "an nn.Sequential is expected, not list" in n12.check_flatten(list).message
 
 
@@ -514,6 +523,13 @@ def test_other_wrong_ways_through_the_streams_are_told_what_is_seen(monkeypatch,
     verdict = n12.check_pipeline(edited((make_task, run_pipeline), (old, new))[1])
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def test_a_dictionary_for_all_micro_batches_of_a_partition_is_told():
+    kept = {}
+    edit = ("shared = {}", "shared = kept.setdefault(id(layer), {})")
+    alone = edited((make_task, run_pipeline), edit, names={"kept": kept})
+    assert "each pair needs a new one" in n12.check_pipeline(alone[1]).message
 
 
 def test_one_copy_stream_for_all_micro_batches_is_told():

@@ -24,6 +24,7 @@ from support.kit.judged import Fault
 from support.kit.raised import in_case, named
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
+from support.n12.given import with_checkpoint
 from support.n12.order import fault_of_order
 
 
@@ -186,6 +187,9 @@ def fault_of_pipeline(
 
     asks: it asks its method `layer` what computes a pair. An order that nothing holds is told where all else is right.
     """
+    with_checkpoint(
+        torch.sin, torch.ones(1)
+    )  # the first one of a process imports for seconds: nobody's fault
     unheld = ""
     for case in cases:
         watch = case.watch(patience / 4)

@@ -15,8 +15,10 @@ def is_missing(answer: Any) -> bool:
     return answer is None or answer is ...
 
 
-def untouched(function: Callable[..., Any]) -> bool:
+def untouched(function: Callable[..., Any], may_be_empty: bool = False) -> bool:
     """Say whether a function is still its stub: nothing but a docstring, `...`, `pass` or NotImplementedError.
+
+    may_be_empty: nothing at all is an answer here, and only NotImplementedError is not.
 
     Whoever has written `return`, or a lambda, has begun: that is an answer, and most often a wrong one.
     """
@@ -25,6 +27,8 @@ def untouched(function: Callable[..., Any]) -> bool:
         return False
     if "NotImplementedError" in code.co_names and len(code.co_names) == 1:
         return True
+    if may_be_empty:
+        return False
     idle = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
     steps = list(dis.get_instructions(code))
     returned = [step for step in steps if step.opname.endswith("_CONST")]

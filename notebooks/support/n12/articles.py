@@ -190,6 +190,13 @@ def _fault_of_copies(operations: Sequence[Operation], when: str) -> str:
     for op in operations:
         if op.kind == "launch" and op.label.startswith("copy of") and op.lane.startswith("compute"):
             return f"in {when} a copy runs in {_lane(op.lane)}: while it runs, nothing is computed there."
+    lanes = [op.lane for op in operations if op.kind == "launch" and op.label.startswith("copy of")]
+    shared = next((lane for lane in lanes if lanes.count(lane) > 1), None)
+    if shared:
+        return (
+            f"in {when} {lanes.count(shared)} micro-batches are copied in one stream, {_lane(shared)}: each has its "
+            "own, copy_streams[j][i]."
+        )
     return ""
 
 

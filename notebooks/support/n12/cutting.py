@@ -19,7 +19,7 @@ from support.kit.values import NO_RETURN, short
 # ---- exercise 1: flatten_sequential
 
 
-class _Doubled(nn.Sequential):
+class _DoubledSequential(nn.Sequential):
     """A Sequential with a forward of its own: it is more than its layers."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -54,8 +54,10 @@ def nested() -> Iterator[tuple[str, nn.Sequential, list[nn.Module]]]:
         nn.Sequential(nn.Sequential(a, relu), b, relu, c, relu),
         [*(a, relu, b, relu, c, relu)],
     )
-    doubled = _Doubled(a, relu)
+    doubled = _DoubledSequential(a, relu)
     yield "a subclass of Sequential with a forward of its own", nn.Sequential(doubled, b), [doubled, b]
+    listed = nn.ModuleList([a, relu])
+    yield "an nn.ModuleList among layers", nn.Sequential(listed, b), [listed, b]
     yield "an empty Sequential between two layers", nn.Sequential(a, nn.Sequential(), b), [a, b]
 
 
@@ -93,8 +95,11 @@ def _fault_of_layers(flat: Any, layers: list[nn.Module]) -> str:
 LARGE = 60, 8  # layers and partitions: 341 million cuts
 
 
-def costs_to_try() -> Iterator[tuple[list[int], int]]:
-    """Yield costs of layers and a number of partitions: small ones, then random ones, then many layers."""
+def costs_to_try() -> Iterator[tuple[list[float], int]]:
+    """Yield costs of layers and a number of partitions: small ones, seconds, random ones, many layers.
+
+    Seconds are multiples of 1/1024: their sums are exact.
+    """
     yield [3, 1, 1, 1], 2
     yield [1, 1, 1, 3], 2
     yield [5], 1
@@ -102,7 +107,12 @@ def costs_to_try() -> Iterator[tuple[list[int], int]]:
     yield [6, 5, 4, 3, 2, 2, 1, 1, 1, 1], 3
     yield [4, 4, 1, 1, 4, 4], 3
     yield [0, 0, 7, 0], 3
+    yield [4 / 1024, 3 / 1024, 3 / 1024, 2 / 1024, 1 / 1024], 3
+    yield [3.5, 1.25, 2.25, 0.5, 3.0], 3
     chance = random.Random(0)
+    for _ in range(10):
+        layers = chance.randint(2, 12)
+        yield [chance.randint(1, 40) / 1024 for _ in range(layers)], chance.randint(1, layers)
     for _ in range(60):
         layers = chance.randint(1, 12)
         yield [chance.choice((1, 1, 2, 3, 9)) for _ in range(layers)], chance.randint(1, layers)
@@ -115,7 +125,7 @@ def slowest_of(costs: Sequence[float], sizes: Sequence[int]) -> float:
     return max(sum(costs[a:b]) for a, b in pairwise([0, *accumulate(sizes)]))
 
 
-def fault_of_cheapest_cut(answer: Callable[[list[int], int], Any], patience: float) -> str:
+def fault_of_cheapest_cut(answer: Callable[[list[float], int], Any], patience: float) -> str:
     """Compare the slowest partition with the least possible one, case by case: any of the cheapest cuts will do."""
     for costs, n in costs_to_try():
         told = f"for costs = {short(costs)}, n = {n}"
@@ -134,7 +144,7 @@ def fault_of_cheapest_cut(answer: Callable[[list[int], int], Any], patience: flo
     return ""
 
 
-def _fault_of_sizes(sizes: Any, costs: list[int], n: int) -> str:
+def _fault_of_sizes(sizes: Any, costs: list[float], n: int) -> str:
     if sizes is None:
         return f"your function {NO_RETURN}"
     if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) for size in sizes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -227,6 +228,8 @@ def draw_same(runs: Mapping[str, Sequence[float]], whole: Sequence[float]) -> Fi
 
 # --- on devices
 
+LAWS = {launched_ahead: "launched ahead", clock_by_clock: "each clock waits"}
+
 
 @styled
 def draw_speeds(seconds: Sequence[Sequence[float]], ms: Sequence[int], name: str) -> Figure:
@@ -235,29 +238,42 @@ def draw_speeds(seconds: Sequence[Sequence[float]], ms: Sequence[int], name: str
     seconds: [forward, backward] of f, of o, then of each m. name: of the device.
     """
     figure, both = new_figure(9, 3.9, cols=2)
-    said = []
+    nearer = []
+    fastest_with = []
     for k, (axes, way, color) in enumerate(zip(both, ("forward", "backward"), (BLUE, ORANGE), strict=True)):
         f, o, *measured = (1e3 * row[k] for row in seconds)
-        laws = {law: [law(m, 4, f, o) for m in ms] for law in (launched_ahead, clock_by_clock)}
+        laws = {law: [law(m, 4, f, o) for m in ms] for law in LAWS}
         axes.plot(
-            ms, laws[clock_by_clock], color=MUTED, lw=1.6, ls=(0, (3, 2)), label="predicted, each clock waits"
+            ms,
+            laws[clock_by_clock],
+            color=MUTED,
+            lw=1.6,
+            ls=(0, (3, 2)),
+            label=f"predicted, {LAWS[clock_by_clock]}",
         )
-        axes.plot(ms, laws[launched_ahead], color=INK, lw=1.6, label="predicted, launched ahead")
+        axes.plot(ms, laws[launched_ahead], color=INK, lw=1.6, label=f"predicted, {LAWS[launched_ahead]}")
         axes.plot(ms, measured, "o", color=color, ms=8, label="measured")
         log2_axis(axes, ms)
         axes.set(xlabel="m · micro-batches", ylim=(0, 1.15 * max(*measured, *laws[clock_by_clock][1:])))
-        axes.set_title(f"{way}: f = {f:.1f} ms, o = {o:.2f} ms, f/o = {f / o:.0f}", fontsize=11)
         best = min(zip(measured, ms, strict=True))[1]
-        said.append(f"{way} is fastest with m = {best}")
+        axes.set_title(f"{way}: f/o = {f / o:.0f}, fastest with m = {best}", fontsize=11)
+        fastest_with.append(f"{way} is fastest with m = {best}, f = {f:.1f} ms, o = {o:.2f} ms")
+        off = {
+            law: sum(abs(math.log(a / b)) for a, b in zip(each, measured, strict=True))
+            for law, each in laws.items()
+        }
+        nearer.append(LAWS[min(laws, key=off.__getitem__)])
     both[0].set_ylabel("time of a pass, ms")
     both[0].legend(loc="upper center")
-    finding = f"Four partitions: {said[0]}, {said[1]}"
+    finding = f"Forward is nearer to “{nearer[0]}”, backward to “{nearer[1]}”"
+    if nearer[0] == nearer[1]:
+        finding = f"Forward and backward are nearer to “{nearer[0]}”"
     headline(figure, finding)
     rows = "; ".join(
         f"m = {m}: {1e3 * forward:.1f} and {1e3 * back:.1f} ms"
         for m, (forward, back) in zip(ms, seconds[2:], strict=True)
     )
-    return describe(figure, f"{finding}. On {name}. Forward and backward, {rows}.")
+    return describe(figure, f"{finding}. On {name}; {'; '.join(fastest_with)}. Forward and backward, {rows}.")
 
 
 @styled
@@ -314,7 +330,7 @@ def draw_published(record: _Row) -> Figure:
 def _draw_ideals(axes: Axes, rows: Sequence[_Row]) -> list[float]:
     """Draw what was reached and what the clocks allow; return the shares of it that torchgpipe reached."""
     rows = [row for row in rows if row["micro_batches"] > 1]  # m = 1: one at a time works, that is the unit
-    rows = sorted(rows, key=lambda row: ideal(row["partitions"], row["micro_batches"]))
+    rows = sorted(rows, key=lambda row: (row["partitions"], row["micro_batches"]))
     limits = [ideal(row["partitions"], row["micro_batches"]) for row in rows]
     ours = [row["torchgpipe"] for row in rows]
     theirs = [row["gpipe"] for row in rows]

@@ -23,6 +23,7 @@ from support.n12 import given
 M = 3
 N = 4
 SEED = 5
+STEPS = 1000  # of a run, no two of which may draw the same
 LENGTH = 64  # numbers in a mask: two masks are not equal by chance
 PATIENCE = 1.0  # seconds until a layer that waits for its neighbour counts as alone
 _Pair: TypeAlias = tuple[int, int]
@@ -90,6 +91,7 @@ def fault_of_numbers(answer: Callable[[int, int], Any]) -> str:
         or _fault_of_neighbours(step, masks)
         or _fault_of_the_next_step(answer, following, masks)
         or _fault_of_repeating(answer, masks)
+        or _fault_of_a_long_run(answer)
     )
 
 
@@ -193,6 +195,26 @@ def _fault_of_repeating(answer: Callable[[int, int], Any], masks: dict[_Pair, Te
         if not torch.equal(again[pair].called()[1], masks[pair]):
             whose = f"after the same torch.manual_seed({SEED}) {_told(pair)}"
             return f"{whose} draws another mask: nobody can repeat a run."
+    return ""
+
+
+def _fault_of_a_long_run(answer: Callable[[int, int], Any]) -> str:
+    """Say which two of many small steps draw the same mask."""
+    pairs = list(product(range(2), range(2)))
+    found: dict[bytes, tuple[int, _Pair]] = {}
+    for number in range(STEPS):
+        step = answer(2, 2)
+        for pair in pairs:
+            layer = given.OwnDropout()
+            step.wrap(layer, *pair)(torch.ones(LENGTH))
+            key = layer.masks[-1].numpy().tobytes()
+            if key in found:
+                earlier, other = found[key]
+                return (
+                    f"in a run of {STEPS} steps, step {number} draws for {_told(pair)} the mask that step {earlier} "
+                    f"drew for {_told(other)}: seeds must come from so many that no two meet."
+                )
+            found[key] = number, pair
     return ""
 
 

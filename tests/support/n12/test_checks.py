@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import accumulate
+from threading import current_thread
 
 import pytest
 import torch
@@ -44,6 +45,15 @@ def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_t
     assert "One level" not in changed
     assert "these are copies" in n12.check_flatten(copies).message
     assert "the given module was changed" in n12.check_flatten(appends).message
+    for opens in (lambda x: "Sequential" in type(x).__name__, lambda x: type(x) in (nn.Sequential, nn.ModuleList)):
+
+        def too_much(module, opens=opens):
+            layers = []
+            for layer in module:
+                layers += too_much(layer) if opens(layer) else [layer]
+            return nn.Sequential(*layers)
+
+        assert n12.check_flatten(too_much).status == "wrong"
     assert "an nn.Sequential is expected, not list" in n12.check_flatten(list).message
 
 
@@ -75,8 +85,43 @@ def n12_sums(costs, sizes):
         del rest[:size]
 
 
+def filled_up_to(costs, n, limit):
+    """Begin a partition where the limit, or the number of layers left, asks for it; None if n are too few."""
+    sizes = [0]
+    total = 0
+    for at, cost in enumerate(costs):
+        if sizes[-1] and (total + cost > limit or len(costs) - at == n - len(sizes)):
+            sizes.append(0)
+            total = 0
+        sizes[-1] += 1
+        total += cost
+    return sizes if len(sizes) == n and max(n12_sums(costs, sizes)) <= limit else None
+
+
+def by_halves_of_whole_numbers(costs, n):
+    low = int(max(costs))
+    high = int(sum(costs)) + 1
+    while low < high:
+        middle = (low + high) // 2
+        if filled_up_to(costs, n, middle):
+            high = middle
+        else:
+            low = middle + 1
+    return filled_up_to(costs, n, high)
+
+
+def by_halves(costs, n):
+    low = 0.0
+    high = float(sum(costs))
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if filled_up_to(costs, n, middle) else (middle, high)
+    return filled_up_to(costs, n, high)
+
+
 def test_a_search_for_the_limit_and_libs_own_cut_pass_too():
     assert n12.check_cut(by_limit)
+    assert n12.check_cut(by_halves)
     assert n12.check_cut(partition)
     assert n12.check_cut(lambda costs, n: tuple(partition(costs, n)))
 
@@ -90,6 +135,7 @@ def test_a_search_for_the_limit_and_libs_own_cut_pass_too():
         (lambda costs, n: [float(size) for size in partition(costs, n)], "a list of 2 numbers of layers is expected"),
         (lambda costs, n: [size + 1 for size in partition(costs, n)], "there are 4 layers, and"),
         (lambda costs, n: (partition(costs, n), costs.clear())[0], "the list of costs was changed"),
+        (by_halves_of_whole_numbers, "is possible"),
     ],
 )
 def test_other_wrong_cuts_are_told_what_is_seen(answer, says):
@@ -161,6 +207,7 @@ def test_a_pipeline_with_another_order_of_lines_passes():
         ('[torch.device("cpu")] * n', '[torch.device("cpu")]', "your code raised IndexError"),
         ("scatter(x, self.chunks)", "[x]", "micro-batches of [6] rows; scatter makes [2, 2, 2]"),
         ("self.layer(i, j)", "(self.layer(i, j), self.layer(i, j))[0]", "asked self.layer(0, 0) 2 ×, not once"),
+        ("self.layer(i, j)", "partial((lambda i, j, x: self.layer(i, j)(x)), i, j)", "asked self.layer(0, 0) 0 ×"),
     ],
 )
 def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, old, new, says):
@@ -176,12 +223,14 @@ def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, old, new, says
 def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_notebook_says(balance, rows, mode):
     case = trials.Case(balance, rows, rows, mode)
     watch = case.watch(20.0)
+    watch.caller = current_thread()
     layers = [trials._Layer(seed) for seed in range(sum(balance))]
     for j, first in enumerate(accumulate(balance, initial=0)):
         if j < len(balance):
             layers[first].watch = watch, j
     untied = edited(MiniGPipe, ("tie(batches, i)", "pass"))
     assert trials._run(untied, case, watch, layers, asks=True) == ""
+    assert "does not hold every partition" in watch.unheld
     for j in range(len(balance)):
         assert [i for i, k in watch.went_back if k == j] == [*range(rows)][::-1]
 
@@ -198,16 +247,50 @@ def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_note
             "own = [*layers]\n        del layers[:]\n        layers = iter(own)",
             "the caller's l",
         ),
+        (
+            "m, n = len(batches)",
+            "self.m = getattr(self, 'm', len(batches))\n        m, n = self.m",
+            "raised IndexError",
+        ),
+        (
+            "m, n = len(batches)",
+            "self.m = min(getattr(self, 'm', 99), len(batches))\n        m, n = self.m",
+            "behind a batch of 2 rows: the output is not that of the layers",
+        ),
+        ("m - 1", "min(self.chunks, len(x)) - 1", "was computed 1 × in partition 0, not 2 ×"),
+        ("iter(layers)", "iter([*layers.children()])", "one layer in two places: model.partitions should hold"),
     ],
 )
 def test_a_tie_in_one_mode_only_and_a_changed_model_are_told(old, new, says):
     assert says in n12.check_mini(edited(MiniGPipe, (old, new))).message
 
 
-@pytest.mark.parametrize("condition", ["i > 0 and j == n - 1", "0 < i < stop"])
-def test_a_tie_in_some_partitions_or_micro_batches_only_is_told(condition):
-    verdict = n12.check_pipeline(edited((make_task, run_pipeline), ("if i > 0:", f"if {condition}:"))[1])
+LATE = """for i, j in clock:
+            batches[i] = done[j][0]
+        for i, j in clock:
+            if i > 0:
+                depend(batches, i)"""
+PUT_BACK_IN = "for i, j in clock:\n            batches[i] = done[j][0]"
+
+
+@pytest.mark.parametrize(
+    "edits, where",
+    [
+        ([("if i > 0:", "if i > 0 and j == n - 1:")], "[1, 2], 6 rows, chunks=3, 'never': the outcome"),
+        ([("if i > 0:", "if i > 0 and j > 0:")], "In partition 0 no way leads from micro-batch 1 to micro-batch 0"),
+        ([("if i > 0:", "if i > 0 and j == 0:")], "In partition 1 no way leads from micro-batch 1 to micro-batch 0"),
+        ([("if i > 0:", "if 0 < i < stop:")], "In partition 0 no way leads"),
+        ([("if i > 0:", "if i > 1:")], "In partition 0 no way leads from micro-batch 1 to micro-batch 0"),
+        ([("if i > 0:", "if False:"), (PUT_BACK_IN, LATE)], "In partition 0 no way leads"),
+    ],
+)
+def test_a_tie_in_some_partitions_or_micro_batches_only_or_too_late_is_told(edits, where):
+    verdict = n12.check_pipeline(edited((make_task, run_pipeline), *edits)[1])
+    assert verdict.status == "wrong"
     assert "does not hold every partition to its order" in verdict.message
+    assert where in verdict.message
+    ties_nothing_there = "stop" in edits[0][1] or "j > 0" in edits[0][1]  # in "never"; in one partition
+    assert ("Nothing ties" in verdict.message) is ties_nothing_there
 
 
 def test_a_tie_takes_the_tensor_of_a_nest_that_can_have_a_gradient():
@@ -281,7 +364,11 @@ class AGeneratorPerPair(Numbers):
         return run
 
 
-@pytest.mark.parametrize("answer", [DrawnInWrap, AGeneratorPerPair])
+class DrawnInWrapOnly(DrawnInWrap):
+    def __init__(self, m, n): ...
+
+
+@pytest.mark.parametrize("answer", [DrawnInWrap, DrawnInWrapOnly, AGeneratorPerPair])
 def test_a_seed_may_be_drawn_in_wrap_and_a_generator_set_anew(answer):
     assert n12.check_numbers(answer)
 
@@ -326,6 +413,13 @@ GOES_ON = "A generator goes on from where it stood"
                 )
             ],
             "two steps need seeds that were drawn",
+        ),
+        (
+            [
+                ("torch.randint(2**62, (m, n)).tolist()", "int(torch.randint(1000, ()))\n        self.n = n"),
+                ("self.seeds[i][j]", "self.seeds + i * self.n + j"),
+            ],
+            "in a run of 1000 steps, step",
         ),
     ],
 )
@@ -429,3 +523,20 @@ def test_other_wrong_ways_through_the_streams_are_told_what_is_seen(monkeypatch,
     verdict = n12.check_pipeline(edited((make_task, run_pipeline), (old, new))[1])
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def test_a_dictionary_for_all_micro_batches_of_a_partition_is_told():
+    kept = {}
+    edit = ("shared = {}", "shared = kept.setdefault(id(layer), {})")
+    alone = edited((make_task, run_pipeline), edit, names={"kept": kept})
+    assert "each pair needs a new one" in n12.check_pipeline(alone[1]).message
+
+
+def test_one_copy_stream_for_all_micro_batches_is_told():
+    edits = [
+        ("copy_streams[j - 1][i], copy_streams[j][i], b", "copy_streams[j - 1][0], copy_streams[j][0], b"),
+        ("wait_between(copy_streams[j][i], s", "wait_between(copy_streams[j][0], s"),
+        ("copy_streams[j][i] if", "copy_streams[j][0] if"),
+    ]
+    verdict = n12.check_pipeline(edited((make_task, run_pipeline), *edits)[1])
+    assert "micro-batches are copied in one stream" in verdict.message

@@ -64,7 +64,8 @@ def test_the_speeds_on_devices_stand_between_two_predictions_and_the_best_m_is_n
     ms = (1, 2, 4)
     seconds = [[0.004, 0.008], [0.001, 0.001], [0.016, 0.032], [0.010, 0.020], [0.007, 0.021]]
     text = alt_text(n12.draw_speeds(seconds, ms, "a device"))
-    assert "forward is fastest with m = 4, backward is fastest with m = 2. On a device." in text
+    assert "Forward is nearer to “launched ahead”, backward to “each clock waits”." in text
+    assert "On a device; forward is fastest with m = 4, f = 4.0 ms, o = 1.00 ms; backward is fastest with m = 2" in text
     assert "m = 2: 10.0 and 20.0 ms" in text
 
 

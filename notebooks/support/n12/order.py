@@ -1,0 +1,82 @@
+"""What the graph of a pipeline holds: which micro-batch must go backward before which, read off the graph.
+
+Backward of micro-batch i in partition j must be over before that of i - 1 begins there. So from the node of (i, j) a
+way through the graph must lead to the node of (i - 1, j); where that one is computed again, to its Recompute as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, TypeAlias
+
+from support.kit.judged import Fault
+
+Pair: TypeAlias = tuple[int, int]
+
+
+def fault_of_order(
+    root: Any, layers: Mapping[Pair, Any], starts: Sequence[int], partitions: int
+) -> Fault | None:
+    """Say which micro-batch may go backward too early, None if each is held behind the next one.
+
+    root: the node of the output. layers: the node that a pair's first layer left. starts: the first row of each
+    micro-batch, which its first column holds.
+    """
+    nodes = list(_behind(root))
+    recomputes = _recomputes(nodes, starts)
+    shared = len({id(node.shared) for node in recomputes.values()})
+    if shared < len(recomputes):
+        return Fault(
+            f"{len(recomputes)} Recomputes share {shared} dictionaries: each pair needs a new one", shared
+        )
+    checkpoints = _checkpoints(nodes, recomputes)
+    unheld = []
+    for j, i in product(range(partitions), range(len(starts) - 1)):
+        later = checkpoints.get((i + 1, j), layers.get((i + 1, j)))
+        found = set(_behind(later))
+        earlier = [recomputes.get((i, j)), checkpoints.get((i, j), layers.get((i, j)))]
+        if not all(node is None or node in found for node in earlier):
+            unheld.append((i, j))
+    if not unheld:
+        return None
+    i, j = unheld[0]
+    said = (
+        "the outcome is right, but the graph does not hold every partition to its order. In partition "
+        f"{j} no way leads from micro-batch {i + 1} to micro-batch {i}, so {i} may go backward, or be computed again, "
+        f"before {i + 1} has gone backward"
+    )
+    joins = sum("Join" in node.name() for node in nodes)
+    return Fault(said, f"{unheld} of {joins} ties")
+
+
+def _behind(root: Any) -> Iterator[Any]:
+    """Yield the nodes that backward reaches from this one, and the node itself."""
+    found = {None}
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
+
+
+def _recomputes(nodes: Sequence[Any], starts: Sequence[int]) -> dict[Pair, Any]:
+    """Return the Recompute of each pair that has one: behind that of a partition lie those of the partitions before."""
+    found: dict[Pair, Any] = {}
+    made = [node for node in nodes if "Recompute" in node.name()]
+    for i, start in enumerate(starts):
+        own = [node for node in made if int(node.saved_tensors[0][0, 0]) == start]
+        found |= {(i, len({*own} & {*_behind(node)}) - 1): node for node in own}
+    return found
+
+
+def _checkpoints(nodes: Sequence[Any], recomputes: Mapping[Pair, Any]) -> dict[Pair, Any]:
+    """Return the Checkpoint of each pair that has a Recompute: the two share a dictionary."""
+    pairs = {id(node.shared): pair for pair, node in recomputes.items()}
+    return {
+        pairs[id(node.shared)]: node
+        for node in nodes
+        if "TwoNodeCheckpoint" in node.name() and id(node.shared) in pairs
+    }

@@ -15,7 +15,7 @@ from support.kit.raised import in_case
 from support.kit.values import NO_RETURN
 from support.n14.solved import table
 
-Answer = Callable[..., Any]
+OrdersMaker = Callable[..., Any]
 
 
 class Asked(NamedTuple):
@@ -46,7 +46,7 @@ class Asked(NamedTuple):
         return {"forward": share, "backward": 2 * share, "communicate": self.message}
 
 
-def fault_in(answer: Answer, asked: Sequence[Asked]) -> str:
+def fault_in(answer: OrdersMaker, asked: Sequence[Asked]) -> str:
     """Return the first fault of an answer in the first case that has one, "" if there is none."""
     for number, each in enumerate(asked):
         with in_case(f"for {each.case}"):
@@ -59,7 +59,7 @@ def fault_in(answer: Answer, asked: Sequence[Asked]) -> str:
     return ""
 
 
-def _quiet(answer: Answer, asked: Asked) -> Any:
+def _quiet(answer: OrdersMaker, asked: Asked) -> Any:
     try:
         return answer(**asked.args)
     except Exception as error:

@@ -272,10 +272,10 @@ def draw_board(
 # ---- every schedule by time and memory
 
 TRADE_CONTROLS = {
-    "micro_batches": whole(8, 16, 8, "m · micro-batches", 4),
+    "micro_batches": whole(8, 16, 8, "m · micro-batches", 8),
     "partitions": whole(2, 4, 4, "n · ranks"),
     "communicate": steps((0, 0.05, 0.1, 0.25, 0.5), 0.1, "a message, ticks"),
-    "weight": steps((0.3, 0.4, 0.5, 0.6, 0.7), 0.5, "W's share of backward"),
+    "weight": steps((0.3, 0.5, 0.7), 0.5, "W's share of backward"),
     "fixed": steps((0, 0.05, 0.1, 0.2), 0.0, "each task costs besides, ticks"),
 }
 

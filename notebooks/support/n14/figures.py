@@ -1,4 +1,4 @@
-"""Figures of notebook 14, schedules: messages, interleaving, runs, steps in a row."""
+"""Figures of notebook 14, schedules: tries, messages, interleaving, runs, steps in a row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib.schedules import Action, Schedule, gpipe, interleaved_one_f_one_b, model_parallel, one_f_one_b
+from lib.schedules import (
+    Action,
+    Schedule,
+    gpipe,
+    interleaved_one_f_one_b,
+    model_parallel,
+    one_f_one_b,
+    validate,
+)
 from lib.schedules.makers import MAKERS
 from lib.schedules.simulate import simulate
 from lib.show.charts import row_bars
@@ -37,6 +45,7 @@ from lib.show.style import (
 )
 from lib.text import format_share
 from lib.timeline import Trace
+from support.n14.solved import Orders, table
 from support.n14.warm_up import with_warm_up
 
 
@@ -85,7 +94,7 @@ def draw_interleaving(
     """Draw the time of a step of interleaved 1F1B by v: work, bubble, and what messages add.
 
     v = 1 is 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`. communicate: the time of a
-    message in ticks, whatever v: the activation at a cut is as large as before.
+    message in ticks, whatever v: a stage's output is as large as before.
     """
     m = micro_batches
     n = partitions
@@ -198,16 +207,76 @@ def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int) -> Figure
     return describe(figure, f"{finding}. {'; '.join(said)}.")
 
 
+# ---- the reader's tries
+
+
+@styled
+def draw_board(
+    tries: Mapping[str, Orders], micro_batches: int, partitions: int, floor: float | None = None
+) -> Figure:
+    """Draw orders by what they hold at most and by their ticks, beside GPipe and 1F1B; F, I and W take one each.
+
+    tries: by name. One that can't run, or does not all the work, is told below. floor: a line that nobody gets below.
+    """
+    m = micro_batches
+    n = partitions
+    points: dict[str, tuple[float, float]] = {}
+    refused = []
+    every: dict[str, Any] = {"GPipe": gpipe(m, n), "1F1B": one_f_one_b(m, n), **tries}
+    for name, made in every.items():
+        try:
+            schedule = made if isinstance(made, Schedule) else table(name, made)
+            validate(schedule, micro_batches=m)
+            points[name] = max(held(schedule)), simulate(schedule, **costs(schedule)).makespan
+        except (ValueError, TypeError) as error:
+            refused.append(f"{name}: {error}")
+    figure, axes = new_figure(9, 3.6 + 0.25 * len(refused))
+    same: dict[tuple[float, float], list[str]] = {}
+    for name, point in points.items():
+        same.setdefault(point, []).append(name)
+    for (most, ticks), names in same.items():
+        given = all(name in ("GPipe", "1F1B") for name in names)
+        axes.plot(most, ticks, "o", ms=9, color=GREY if given else BLUE)
+        axes.annotate(", ".join(names), (most, ticks), xytext=(8, 5), textcoords="offset points", fontsize=10)
+    axes.axvline(n, color=MUTED, lw=1.1, ls=(0, (4, 3)))
+    axes.annotate(
+        "room for n",
+        (n, 0.02),
+        xycoords=("data", "axes fraction"),
+        xytext=(4, 0),
+        textcoords="offset points",
+        fontsize=9,
+        color=MUTED,
+    )
+    lowest = min(ticks for _, ticks in points.values())
+    highest = max(ticks for _, ticks in points.values())
+    if floor is not None:
+        axes.axhline(floor, color=ORANGE, lw=1.4)
+        lowest = min(lowest, floor)
+    axes.set(
+        xlim=(0, max(most for most, _ in points.values()) + 2),
+        ylim=(lowest - 2, highest + 2),
+        xlabel="activations, the most on any rank",
+        ylabel="ticks of a step",
+    )
+    quickest = min(points, key=lambda name: (points[name][1], points[name][0]))
+    finding = f"{quickest}: {points[quickest][1]:g} ticks, holding {points[quickest][0]:g}"
+    headline(figure, finding)
+    if refused:
+        figure.supxlabel("\n".join(refused), fontsize=9, color=RED, x=0.02, ha="left")
+    said = "; ".join(f"{name}: {ticks:g} ticks, holds {most:g}" for name, (most, ticks) in points.items())
+    line = "" if floor is None else f" The line lies at {floor:g}."
+    return describe(figure, f"{finding}. {said}.{line}{' Refused: ' if refused else ''}{'; '.join(refused)}")
+
+
 # ---- every schedule by time and memory
 
-COMMON = {
-    "communicate": steps((0, 0.05, 0.1, 0.25, 0.5), 0.1, "a message, ticks"),
-    "weight": steps((0.3, 0.4, 0.5, 0.6, 0.7), 0.5, "W's share of backward"),
-}
 TRADE_CONTROLS = {
-    "micro_batches": whole(8, 16, 8, "m · micro-batches", 4),
+    "micro_batches": whole(8, 16, 8, "m · micro-batches", 8),
     "partitions": whole(2, 4, 4, "n · ranks"),
-    **COMMON,
+    "communicate": steps((0, 0.05, 0.1, 0.25, 0.5), 0.1, "a message, ticks"),
+    "weight": steps((0.3, 0.5, 0.7), 0.5, "W's share of backward"),
+    "fixed": steps((0, 0.05, 0.1, 0.2), 0.0, "each task costs besides, ticks"),
 }
 
 
@@ -225,16 +294,24 @@ def all_schedules(micro_batches: int, partitions: int) -> dict[str, Schedule]:
 
 
 def time_and_memory(
-    schedules: Mapping[str, Schedule], communicate: float = 0.0, weight: float = 0.5
+    schedules: Mapping[str, Schedule], communicate: float = 0.0, weight: float = 0.5, fixed: float = 0.0
 ) -> dict[str, tuple[float, float]]:
     """Return (ticks, most activations held) by name; a rank's work is 1 tick forward, 2 back, for each micro-batch.
 
-    communicate: ticks of a message. weight: W's share of a backward.
+    communicate: ticks of a message. weight: W's share of a backward. fixed: ticks that each task costs besides its
+    work, whatever its stage: a launch, a small kernel, a queue.
     """
     points = {}
     for name, schedule in schedules.items():
         price = costs(schedule)
-        trace = simulate(schedule, **price, weight=weight * price["backward"], communicate=communicate)
+        is_split = any(action.op == "I" for _, action in schedule)
+        trace = simulate(
+            schedule,
+            price["forward"] + fixed,
+            price["backward"] + (2 if is_split else 1) * fixed,
+            weight=weight * price["backward"] + fixed if is_split else None,
+            communicate=communicate,
+        )
         points[name] = round(trace.makespan, 6), max(held(schedule))
     return points
 
@@ -250,9 +327,11 @@ def unbeaten(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 @styled
-def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: float) -> Figure:
+def draw_trade(
+    micro_batches: int, partitions: int, communicate: float, weight: float, fixed: float = 0.0
+) -> Figure:
     """Draw ticks and activations held of every schedule, the fastest first; blue: unbeaten."""
-    points = time_and_memory(all_schedules(micro_batches, partitions), communicate, weight)
+    points = time_and_memory(all_schedules(micro_batches, partitions), communicate, weight, fixed)
     front = unbeaten(points)
     ordered = sorted(points, key=lambda name: points[name])
     colors = [BLUE if name in front else GREY for name in ordered]
@@ -285,7 +364,8 @@ def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: 
         axes.set_ylim(len(ordered) - 0.1, -0.5)
     said = "; ".join(f"{name}: {t:g} ticks, holds {h:g}" for name, (t, h) in points.items())
     sizes = f"m = {micro_batches}, n = {partitions}, message {communicate:g}, W's share {weight:g}"
-    return describe(figure, f"{finding}. {said}. In both unbeaten: {', '.join(front)}. ({sizes}.)")
+    besides = f", each task {fixed:g} besides" if fixed else ""
+    return describe(figure, f"{finding}. {said}. In both unbeaten: {', '.join(front)}. ({sizes}{besides}.)")
 
 
 # ---- a half that was forgotten

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lib.schedules import Schedule, bubble_share, gpipe, zbv, zero_bubble_h1
+from lib.schedules import Schedule, bubble_share, gpipe, zbv
 from lib.schedules.simulate import simulate
 from support.kit.exact import exact_number
 from support.kit.guess import Tried
-from support.n14.solved import forwards_ahead
+from support.n14.solved import fill_holes, forwards_ahead, table
 from support.n14.warm_up import with_warm_up
 
 
@@ -38,6 +38,20 @@ def _one_more(m: int, n: int) -> float:
     return round(100 * (1 - 3 * m / (ends[1] - ends[0])), 6)
 
 
+guess_floor = exact_number(
+    "the shortest step with one stage a rank",
+    lambda m, n: simulate(table("", fill_holes(m, n))).makespan,
+    "ticks",
+    said={
+        24: "that is the work of a rank, but the last rank can't begin at 0",
+        30: "that is what splitting alone gives",
+        28: "a first micro-batch needs 3 ticks to the last rank, not 4",
+        33: "that is 1F1B",
+        26: "the first micro-batch passes three ranks before the last one, not two",
+    },
+    tried=Tried(right=27, wrong=24, known=(8, 4)),
+)
+"""Section 2: the ticks below which no order of m = 8, n = 4 comes, with a stage a rank."""
 guess_ahead = exact_number(
     "what rank 0 does before its first backward",
     _ahead,
@@ -50,7 +64,7 @@ guess_ahead = exact_number(
     },
     tried=Tried(right=7, wrong=5, known=(32, 4, 0.25)),
 )
-"""Section 2: the forwards of rank 0 before its first backward, m = 32, n = 4, message 0.25."""
+"""Section 5: the forwards of rank 0 before its first backward, m = 32, n = 4, message 0.25."""
 HALVED = "that is half of 27: the idle time is halved, but the step gets shorter, too"
 guess_interleaved = exact_number(
     "the idle share",
@@ -65,19 +79,7 @@ guess_interleaved = exact_number(
     whole=True,
     tried=Tried(right=16, wrong=13.6, known=(8, 4, 2)),
 )
-"""Section 3: the idle share of interleaved 1F1B, in whole per cent, with v stages a rank."""
-guess_zero_bubble = exact_number(
-    "the idle time of a rank",
-    lambda m, n: simulate(zero_bubble_h1(m, n)).makespan - 3 * m,
-    "ticks",
-    said={
-        0: "the name promises it; not yet",
-        9: "that is 1F1B's",
-        6: "that is (n − 1)(F + I): no W lies in the way, but none is done while a rank would wait, either",
-    },
-    tried=Tried(right=3, wrong=0, known=(8, 4)),
-)
-"""Section 5: the ticks that a rank idles in ZB-H1; forward, I and W take one each."""
+"""Section 6: the idle share of interleaved 1F1B, in whole per cent, with v stages a rank."""
 guess_next_step = exact_number(
     "the idle share of a further step",
     _one_more,
@@ -85,4 +87,4 @@ guess_next_step = exact_number(
     said=dict.fromkeys((6, 5.9, 5.88), "so it is, if every rank waits for all others"),
     tried=Tried(right=0, wrong=6, known=(8, 4)),
 )
-"""Section 6: the idle share of each further step of ZB-V when the steps follow each other, in per cent."""
+"""Section 9: the idle share of each further step of ZB-V when the steps follow each other, in per cent."""

@@ -38,6 +38,7 @@ def fault_of_split(answer: Any) -> str:
             or trial.fault_between()
             or trial.fault_of_weights()
             or trial.fault_one_by_one()
+            or trial.fault_while_the_output_lives()
             or trial.fault_at_the_end()
         )
     finally:
@@ -164,6 +165,20 @@ class _Trial:
         found: Tensor | None = self.weight.grad
         if found is None or not torch.allclose(found, torch.as_tensor(total)):
             return "in the order F0 I0 W0 F1 I1 W1 the gradients of the two micro-batches don't add up."
+        return ""
+
+    def fault_while_the_output_lives(self) -> str:
+        """Nobody keeps x after W, also where somebody still has y; x is no leaf, for autograd keeps its leaves."""
+        leaf = self.xs[0].detach().clone().requires_grad_()
+        x = leaf.mul(2)
+        waiting: list[Any] = []
+        y = self.answer.apply(x, self.weight, waiting)
+        torch.autograd.grad(y, leaf, self.gradients[0])
+        waiting.pop()()
+        kept = weakref.ref(x)
+        del x
+        if kept() is not None:
+            return "while somebody has y, x is still alive when I and W are done: y's node keeps it."
         return ""
 
     def fault_at_the_end(self) -> str:

@@ -1,4 +1,4 @@
-"""The figures of notebook 14, its sleeping stages, torch's orders and what its receives hold up."""
+"""The figures of notebook 14, torch's orders, torch's halves and what its receives hold up."""
 
 import re
 
@@ -45,19 +45,6 @@ def test_a_run_is_drawn_beside_its_prediction_two_steps_side_by_side_and_a_forgo
     assert "2 W forgotten: the gradient is 28 % off" in alt_text(n14.draw_forgotten([1, 1, 1], [0, 2], 0.28))
 
 
-def test_waiting_stages_have_the_gradients_of_their_layers():
-    stage = runs.waiting_stages(1, 0.0)[0]
-    x = torch.ones(3, 4, requires_grad=True)
-    stage(x).sum().backward()
-    y = x.detach().clone().requires_grad_()
-    weight = stage.linear.weight
-    grad = stage.linear.weight.grad
-    x_grad = x.grad
-    stage.linear.zero_grad()
-    stage.linear(y).sum().backward()
-    torch.testing.assert_close((weight.grad, y.grad), (grad, x_grad))
-
-
 @pytest.mark.parametrize("maker", runs.torch_keeps(), ids=lambda maker: maker.name)
 def test_torchs_order_is_ours(maker):
     try:
@@ -79,3 +66,40 @@ def test_receives_that_block_cost_torchs_rows_half_as_much_again_and_late_ones_n
     assert runs.predicted_end(runs.torch_rows(4, 2, 2, defer=True), seconds) == 13.5
     assert simulate(makers.interleaved_one_f_one_b(4, 2, 2), 0.5, 1).makespan == 13.5
     refuses(RuntimeError, "wait for each other", runs.predicted_end, [[("RECV_F", 1, 0), ("F", 0, 0)]], seconds)
+
+
+def test_the_board_shows_tries_and_says_which_cannot_run_or_lack_something():
+    late = [[("F", 0, 0), ("I", 0, 0)]]
+    dead = [[("B", 0, 0), ("F", 0, 0)]]
+    tries = {"mine": solved.fill_holes(8, 4), "half": late, "circle": dead, "words": [["F"]]}
+    words = alt_text(n14.draw_board(tries, 8, 4))
+    assert words.startswith("mine: 27 ticks, holding 4. GPipe: 33 ticks, holds 8; 1F1B: 33 ticks, holds 4; mine: 27")
+    assert re.search(r"Refused: half: .*lacks.*; circle: .*needs 0F0.*; words: ", words)
+    assert "The line lies at 27." in alt_text(n14.draw_board({}, 8, 4, floor=27))
+
+
+def test_what_a_task_costs_besides_turns_the_ranking_and_so_do_messages():
+    def fastest(**costs):
+        points = n14.time_and_memory(n14.all_schedules(8, 4), **costs)
+        return min(points, key=points.get)
+
+    assert fastest() in ("ZB-V", "interleaved zero bubble"), "they are equally fast"
+    assert fastest(communicate=0.1) == fastest(communicate=0.25) == "ZB-V"
+    assert fastest(communicate=0.1, fixed=0.1) == "zero bubble (ZB-H1)"
+    assert fastest(communicate=0.5) == "looped BFS"
+    words = alt_text(n14.draw_trade(8, 4, 0.1, 0.5, 0.1))
+    assert words.startswith("Fastest: zero bubble (ZB-H1)")
+    assert "each task 0.1 besides" in words
+
+
+def test_torchs_halves_are_two_parts_of_a_backward():
+    draw = torch.Generator().manual_seed(0)
+    weight = torch.randn(3, 3, generator=draw).requires_grad_()
+    x = torch.randn(2, 3, generator=draw).requires_grad_()
+    loss = (torch.tanh(x @ weight.T) @ weight).sum()
+    expected = torch.autograd.grad(loss, [x, weight], retain_graph=True)
+    first, second = runs.torch_halves(loss, x, [weight])
+    first()
+    assert weight.grad is None
+    second()
+    torch.testing.assert_close((x.grad, weight.grad), expected)

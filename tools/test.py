@@ -30,7 +30,7 @@ from typing import NamedTuple, TextIO
 import psutil
 
 from tools import lab
-from tools.execute import ENVIRONMENT
+from tools.execute import ENVIRONMENT, SHARED_CORES
 from tools.project import ROOT, find, notebooks
 
 FOLDERS = ["lib", "support", "tools", "site", "property", "notebooks", "gpu"]
@@ -163,7 +163,7 @@ def run_step(step: SuiteStep, report: Path, printed: TextIO | None = None) -> in
     command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *step.arguments]
     print(f"\n=== {step.name} ===", file=printed, flush=True)
     paths = os.pathsep.join(filter(None, [str(QUICK), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": paths}
+    environment = {**os.environ, **ENVIRONMENT, **SHARED_CORES, "PYTHONPATH": paths}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles all of lib and of the tests
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=printed, stderr=printed)
     try:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.sizes import VARIABLE, size
-from tools.execute import ENVIRONMENT
+from tools.execute import ENVIRONMENT, SHARED_CORES
 
-for name, value in ENVIRONMENT.items():
+for name, value in {**ENVIRONMENT, **SHARED_CORES}.items():
     os.environ.setdefault(name, value)
 
 # A shell that starts `make test &` lets it ignore Ctrl-C; what tests tell of interrupts must not depend on that.

@@ -12,6 +12,10 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 #: Progress bars write differently every time, and so does the order of a set of strings.
 ENVIRONMENT = {"TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
 
+#: Where processes share the cores, as in the suite: torch's threads wait for one another asleep. By default they turn
+#: round and round, on cores that the others need. As many threads share the work as before, so no bit changes.
+SHARED_CORES = {"OMP_WAIT_POLICY": "passive"}
+
 FAILURES = (CellExecutionError, CellTimeoutError, DeadKernelError)
 
 

@@ -6,8 +6,9 @@
     make prove           what is larger than the suite needs: tests marked `prove`, and full sizes (tests/sizes.py)
 
 Two cores share everything: four processes, since many a test waits for a rank or a browser. So whatever is compared
-must hold on a busy machine too; what a notebook only measures is shown, not compared. Browsers and simulated
-GPUs run beside the other steps: they take their time, and hardly any of the processor's.
+must hold on a busy machine too; what a notebook only measures is shown, not compared. Beside the units run simulated
+GPUs and browsers, which take their time and hardly any of the processor's, and the cells of notebooks, which take what
+all these leave of it.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from typing import NamedTuple, TextIO
 import psutil
 
 from tools import lab
-from tools.execute import ENVIRONMENT
+from tools.execute import ENVIRONMENT, SHARED_CORES
 from tools.project import ROOT, find, notebooks
 
 FOLDERS = ["lib", "support", "tools", "site", "property", "notebooks", "gpu"]
 #: Who is through takes over half of what another has left. When a worker dies, its test fails and another goes on.
 BOTH_CORES = ["-n", "4", "--dist", "worksteal"]
 #: The cells of a notebook share a kernel. Elsewhere never: when a worker dies so, xdist 3.8 waits for ever (its 1378).
-WHOLE_FILES = ["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
+WHOLE_FILES = ["--dist", "loadfile", "--no-loadscope-reorder"]
 #: A test in full size may take half an hour (its mark says so); in the suite none takes ten minutes (pyproject.toml).
 LONGER = ["-o", "faulthandler_timeout=2000"]
 ONE_KERNEL = ["-p", "tools.one_kernel"]
@@ -63,8 +64,7 @@ RUN = ("save", "export")
 class SuiteStep:
     """One call of pytest: what it is about, its arguments, and the minutes after which it hangs.
 
-    beside: whether it runs beside the other steps, since its processes mostly wait. Such steps follow one another, and
-    what they print comes at the end.
+    beside: whether it runs beside the other steps. Of such steps two run at once, and what they print comes at the end.
     """
 
     name: str
@@ -78,7 +78,7 @@ def units() -> list[str]:
     return [f"tests/{name}" for name in FOLDERS if (ROOT / "tests" / name).exists()]
 
 
-def cells(paths: list[Path]) -> SuiteStep:
+def cells(paths: list[Path], processes: int = 4, beside: bool = False) -> SuiteStep:
     """Return the step that runs notebooks and compares each cell; who takes longest starts first, solutions last."""
     recorded = ROOT / "notebooks" / "recorded" / "seconds.json"
     seconds = json.loads(recorded.read_text(encoding="utf-8"))["seconds"]
@@ -89,7 +89,8 @@ def cells(paths: list[Path]) -> SuiteStep:
         return -float(seconds.get(path.name, 0))
 
     names = [path.relative_to(ROOT).as_posix() for path in sorted(paths, key=late)]
-    return SuiteStep("cells of notebooks", [*names, *COMPARE, *WHOLE_FILES, *ONE_KERNEL], 40)
+    arguments = [*names, *COMPARE, "-n", str(processes), *WHOLE_FILES, *ONE_KERNEL]
+    return SuiteStep("cells of notebooks", arguments, 40, beside)
 
 
 def simulated() -> SuiteStep:
@@ -116,9 +117,9 @@ def everything() -> list[SuiteStep]:
     """Return the steps of `make test`."""
     return [
         SuiteStep("units, properties, hygiene", [*units(), *BOTH_CORES], 30),
+        cells(notebooks(), processes=2, beside=True),  # through at about the same time as the three below together
         simulated(),
         on_simulated_gpus(),
-        cells(notebooks()),
         widgets(),
     ]
 
@@ -163,7 +164,7 @@ def run_step(step: SuiteStep, report: Path, printed: TextIO | None = None) -> in
     command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *step.arguments]
     print(f"\n=== {step.name} ===", file=printed, flush=True)
     paths = os.pathsep.join(filter(None, [str(QUICK), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": paths}
+    environment = {**os.environ, **ENVIRONMENT, **SHARED_CORES, "PYTHONPATH": paths}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles all of lib and of the tests
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=printed, stderr=printed)
     try:
@@ -270,16 +271,27 @@ def ran(step: SuiteStep, folder: Path, printed: TextIO | None = None) -> Ran:
     return Ran(step, code, (passed, failed, skipped), time.monotonic() - start, report)
 
 
+def ran_aside(step: SuiteStep, folder: Path) -> Ran:
+    """Run a step, with its report and what it prints in a folder, and return what came of it."""
+    with printed_by(step, folder).open("w", encoding="utf-8") as printed:
+        return ran(step, folder, printed)
+
+
+def printed_by(step: SuiteStep, folder: Path) -> Path:
+    """Return the file of what a step prints that runs beside others."""
+    return folder / f"{step.name}.txt"
+
+
 def run_all(steps: list[SuiteStep], folder: Path) -> list[Ran]:
-    """Run the steps one after another, and beside them, also one after another, those that mostly wait."""
+    """Run the steps one after another, and meanwhile, two at once, those that run beside them."""
     beside = [step for step in steps if step.beside]
     others = [step for step in steps if not step.beside]
-    with ThreadPoolExecutor(1) as aside, (folder / "printed.txt").open("w+", encoding="utf-8") as printed:
-        waiting = [aside.submit(ran, step, folder, printed) for step in beside]
+    with ThreadPoolExecutor(2) as aside:
+        waiting = [aside.submit(ran_aside, step, folder) for step in beside]
         done = [ran(step, folder) for step in others]
         done += [future.result() for future in waiting]
-        printed.seek(0)
-        print(printed.read(), flush=True)
+    for step in beside:
+        print(printed_by(step, folder).read_text(encoding="utf-8"), flush=True)
     return done
 
 

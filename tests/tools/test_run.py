@@ -74,27 +74,27 @@ def test_any_step_that_fails_fails_the_whole(monkeypatch, capsys, codes, expecte
     assert f"total: 0 passed, {expected} failed, 0 skipped" in capsys.readouterr().out
 
 
-def test_what_mostly_waits_runs_beside_the_other_steps_and_is_printed_and_counted_at_the_end(monkeypatch, capsys):
-    has_begun = threading.Event()
-    may_end = threading.Event()
+def test_two_steps_run_beside_the_others_and_are_printed_and_counted_at_the_end(monkeypatch, capsys):
+    all_at_work = threading.Barrier(3)
 
     def run_step(step, report, printed):
+        all_at_work.wait(60)
         if step.beside:
-            has_begun.set()
-            assert may_end.wait(60), "the other step did not run meanwhile"
-            print("a failure, told", file=printed)
-            return 1
-        assert has_begun.wait(60)
-        may_end.set()
-        return 0
+            print(f"a failure of {step.name}", file=printed)
+        return int(step.beside)
 
+    steps = [
+        suite.SuiteStep("one", [], 1, beside=True),
+        suite.SuiteStep("another", [], 1, beside=True),
+        suite.SuiteStep("other", [], 1),
+    ]
     monkeypatch.setattr(suite, "run_step", run_step)
-    monkeypatch.setattr(
-        suite, "everything", lambda: [suite.SuiteStep("other", [], 1), suite.SuiteStep("waits", [], 1, beside=True)]
-    )
+    monkeypatch.setattr(suite, "everything", lambda: steps)
     assert suite.main([]) == 1
     told = capsys.readouterr().out
-    assert told.index("a failure, told") < told.index("total: 0 passed, 1 failed, 0 skipped")
+    places = [told.index(f"a failure of {name}") for name in ("one", "another")]
+    assert places == sorted(places), "in the order of the steps"
+    assert places[-1] < told.index("total: 0 passed, 2 failed, 0 skipped")
 
 
 HANGS = """

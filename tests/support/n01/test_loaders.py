@@ -293,8 +293,7 @@ IN_THE_SUITE = ("a timeout", "not behind an error")  # each waits until its proc
         for name, lines in UNFETCHED.items()
     ],
 )
-def test_a_loader_that_leaves_large_results_unfetched_is_told_so_and_of_no_other_fault(monkeypatch, name, lines):
-    monkeypatch.setattr(on_processes, "PATIENCE", 3.0)  # it is more where a right loader is slow now
+def test_a_loader_that_leaves_large_results_unfetched_is_told_so_and_of_no_other_fault(name, lines):
     verdict = n01.check_loader(*clearing_up(lines))
     assert verdict.status == "wrong"
     moment = "after an error" if name == "not behind an error" else "after a `break`"

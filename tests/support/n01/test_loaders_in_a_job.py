@@ -7,7 +7,7 @@ import pytest
 
 from support.kit import outside
 from support.n01 import checks as n01
-from support.n01 import on_processes, trials
+from support.n01 import trials
 from support.n01.solved import load_in_order, sendable, work
 
 CLEAR_UP = "send_home(team, orders, results, missing)"
@@ -168,8 +168,7 @@ def state_shared(clear):
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("check", [n01.check_order, pytest.param(n01.check_loader, marks=pytest.mark.prove)])
-def test_a_buffer_that_two_loops_share_is_told_so(monkeypatch, check):
-    monkeypatch.setattr(on_processes, "PATIENCE", 3.0)  # it is more where a right loader is slow now
+def test_a_buffer_that_two_loops_share_is_told_so(check):
     verdict = check(*state_shared(clear=True))
     assert verdict.status == "wrong"
     assert trials.SHARED in verdict.message

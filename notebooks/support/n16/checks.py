@@ -7,7 +7,12 @@ from support.kit.exercise import Exercise
 from support.kit.exercise import use as use
 from support.kit.judged import judged
 from support.kit.mistakes import famous
+from support.n16.case_four_numbers import check_job_2 as check_job_2
+from support.n16.case_friday import check_job_1 as check_job_1
+from support.n16.case_good_at_home import check_job_4 as check_job_4
+from support.n16.case_higher_curve import check_job_3 as check_job_3
 from support.n16.guesses import guess_flipped as guess_flipped
+from support.n16.guesses import guess_named as guess_named
 from support.n16.state_trials import fault_of_state
 
 # ---- exercise 1: save and load

@@ -1,4 +1,4 @@
-"""Train a small CLIP on the digits, on as many ranks as torchrun starts. Notebook 06 starts it; so can you:
+"""Train a small CLIP on the digits, on as many ranks as torchrun starts. Notebook 16 starts it; so can you:
 
     torchrun --nproc-per-node 2 06_train.py --out run
 
@@ -61,7 +61,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=0, help="of each rank's DataLoader")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="GPUs, if torch sees any")
     parser.add_argument("--save-every", type=int, default=5, help="steps")
-    parser.add_argument("--state", type=Path, help="file with save and load of your own (notebook 06)")
+    parser.add_argument("--state", type=Path, help="file with save and load of your own (notebook 16)")
     parser.add_argument("--fail-rank", type=int, default=-1, help="fails, in the first attempt")
     parser.add_argument("--fail-at", type=int, default=0, help="in this step")
     parser.add_argument(

@@ -76,7 +76,7 @@ class MyDistributedSampler:
         self.epoch = epoch
 
 
-# ---- 06: the ring, DDP, a gather with a gradient, a state that outlives a kill; 15 divides by them
+# ---- 06: the ring, DDP, a gather with a gradient; 15 divides by them
 
 
 def reduce_scatter(tensor, dist):
@@ -150,30 +150,6 @@ class Gather(torch.autograd.Function):
         total = gradient.clone()
         ctx.dist.all_reduce(total)
         return total.chunk(ctx.dist.get_world_size())[ctx.dist.get_rank()], None
-
-
-def save(path, model, optimizer, more):
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "more": more}
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    content = buffer.getvalue()
-    unfinished = f"{path}.unfinished"
-    with open(unfinished, "wb") as file:
-        file.write(zlib.crc32(content).to_bytes(4, "little") + content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
-
-
-def load(path, model, optimizer):
-    with open(path, "rb") as file:
-        checksum, content = file.read(4), file.read()
-    if zlib.crc32(content).to_bytes(4, "little") != checksum:
-        raise ValueError(f"{path} is damaged: its checksum does not fit its content")
-    state = torch.load(io.BytesIO(content), map_location="cpu")
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["more"]
 
 
 # ---- 07: a mini-batch, tensors in a nest, cut into micro-batches and put together again
@@ -455,3 +431,30 @@ def fence(clock, batches, copy):
             depend(batches, i)
         if j > 0:
             batches[i] = copy(batches[i], j)
+
+
+# ---- 16: a state that outlives a kill
+
+
+def save(path, model, optimizer, more):
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "more": more}
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getvalue()
+    unfinished = f"{path}.unfinished"
+    with open(unfinished, "wb") as file:
+        file.write(zlib.crc32(content).to_bytes(4, "little") + content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+def load(path, model, optimizer):
+    with open(path, "rb") as file:
+        checksum, content = file.read(4), file.read()
+    if zlib.crc32(content).to_bytes(4, "little") != checksum:
+        raise ValueError(f"{path} is damaged: its checksum does not fit its content")
+    state = torch.load(io.BytesIO(content), map_location="cpu")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["more"]

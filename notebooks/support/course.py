@@ -81,6 +81,7 @@ COURSE = (
     Chapter("13_cuda_streams", "CUDA streams", TOGETHER, (1, 7, 9), "CUDA\nstreams"),
     Chapter("14_schedules", "Schedules", TOGETHER, (8,), "schedules"),
     Chapter("15_scale_out", "Scale out", TOGETHER, (6, 8, 14), "scale\nout"),
+    Chapter("16_when_it_breaks", "When it breaks", TOGETHER, (3, 4, 5, 6), "when it\nbreaks"),
 )
 
 

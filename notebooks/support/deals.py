@@ -1,4 +1,4 @@
-"""Does it cost accuracy that a rank sees only its own rows? A study of ways to deal them (notebooks 06, 15).
+"""Does it cost accuracy that a rank sees only its own rows? A study of ways to deal them (notebook 16).
 
     deal            dealt to W ranks and E mini-epochs by                 in the next epoch
 

@@ -1,4 +1,4 @@
-"""What the rank scripts of notebooks 06 and 15 train, and what they write down of it: a small CLIP, a log of steps."""
+"""What the rank scripts of notebooks 15 and 16 train, and what they write down of it: a small CLIP, a log of steps."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from support import recordings
 from support.deals import DEALS, MISTAKES, REPAIRED, load_data, study
 from support.digits import write_digits
-from support.n06.runs import against_first
+from support.n16.runs import against_first
 from tests.bench.common import arguments
 
 NAME = "rank_accuracy"

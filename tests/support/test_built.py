@@ -81,7 +81,7 @@ def test_every_part_is_as_its_solution_has_it_and_stands_there_once():
         ("def my_step(replicas, batches", "def my_step(batches, replicas", "my_step"),
         ("share = my_share", "share = sorted", "share"),
         ("def reduce_scatter(tensor, dist):\n", 'def reduce_scatter(tensor, dist):\n    ""\n', "reduce_scatter"),
-        ("# ---- 06: ", "# ---- 04: ", "save"),
+        ("# ---- 16: ", "# ---- 15: ", "save"),
         ("# ---- 06: ", "def more(): ...\n\n\n# ---- 06: ", "more"),
         ("answers = [out_queues", "answers = [in_queues", "run_clock"),
         ("serve = worker", "serve = spawn_workers", "serve"),

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from support.deals import DEALS, MISTAKES, REPAIRED, Deal, DecodedDigits, load_data, parts, study
 from support.digits import Digits
-from support.n06.runs import against_first
+from support.n16.runs import against_first
 from support.recordings import load as recorded
 
 

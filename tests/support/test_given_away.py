@@ -21,6 +21,9 @@ from tests.rooms import EXERCISES
 from tools.hygiene import joined
 from tools.project import chapters
 
+#: Where the job that the reader is given is healthy: what is asked is a forecast, and to leave the job alone.
+HEALTHY = {"n16.check_job_3": {"job_3"}}
+
 PATIENCE = 5.0  # seconds for one trial: the slowest right answer takes half of one
 
 NUMBERS = {path.name[:2]: path for path in chapters()}
@@ -185,7 +188,7 @@ def _soon(monkeypatch):
 def test_no_function_shown_above_an_exercise_passes_its_check(name):
     room, check = name.split(".")
     cells = json.loads(NUMBERS[room[1:]].read_text(encoding="utf-8"))["cells"]
-    assert given_away(cells, check, EXERCISES[name]) == set()
+    assert given_away(cells, check, EXERCISES[name]) <= HEALTHY.get(name, set())
 
 
 def test_a_trial_that_ends_as_its_time_does_leaves_no_timer_and_the_limit_of_the_test_around_it():

@@ -30,10 +30,12 @@ def _definition(text: str, name: str) -> str | None:
     return None
 
 
+def module_text(*things: Any) -> str:
+    """Return the text of a module of functions and classes, which first imports io, os, zlib and torch."""
+    imports = "import io\nimport os\nimport zlib\n\nimport torch\nfrom torch import nn"
+    return "\n\n\n".join([imports, *map(source_of, things)]) + "\n"
+
+
 def write_module(path: str | os.PathLike[str], *things: Any) -> None:
-    """Write functions and classes into a module that a script can import; it first imports io, os, zlib, torch."""
-    text = [
-        "import io\nimport os\nimport zlib\n\nimport torch\nfrom torch import nn",
-        *map(source_of, things),
-    ]
-    Path(path).write_text("\n\n\n".join(text) + "\n", encoding="utf-8")
+    """Write functions and classes into a module that a script can import."""
+    Path(path).write_text(module_text(*things), encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.built import Gather, MyDDP, all_gather, load, reduce_scatter, save
+from support.built import Gather, MyDDP, all_gather, reduce_scatter
 from support.kit.exercise import Exercise
 from support.kit.exercise import use as use
 from support.kit.judged import judged
@@ -12,7 +12,6 @@ from support.n06.gather_trials import fault_of_gather
 from support.n06.guesses import guess_adam as guess_adam
 from support.n06.guesses import guess_border as guess_border
 from support.n06.guesses import guess_first_bucket as guess_first_bucket
-from support.n06.guesses import guess_flipped as guess_flipped
 from support.n06.guesses import guess_hang as guess_hang
 from support.n06.guesses import guess_lone as guess_lone
 from support.n06.guesses import guess_ring as guess_ring
@@ -20,7 +19,6 @@ from support.n06.guesses import guess_two_buckets as guess_two_buckets
 from support.n06.guesses import guess_unused as guess_unused
 from support.n06.ring_trials import fault_of_halves, fault_of_shard
 from support.n06.solved import sharded_step
-from support.n06.state_trials import fault_of_state
 
 # ---- exercise 1: the two halves of a ring
 
@@ -329,62 +327,3 @@ check_gather = Exercise(
     ),
 )
 """Exercise 4: an autograd Function, used as `Gather.apply(own, dist)`."""
-
-
-# ---- exercise 5: save and load
-
-_REPLACE = "os.replace(unfinished, path)"
-_BESIDE = 'f"{path}.unfinished"'
-
-check_state = Exercise(
-    "save and load",
-    reference=(save, load),
-    answers=2,
-    judge=judged(
-        fault_of_state,
-        "a run that loads goes on bit for bit as one that nothing disturbed, at every moment of saving a "
-        "whole file is "
-        "there, and a damaged one is refused.",
-    ),
-    mistakes=famous(
-        (save, load),
-        {
-            "You write onto the only good file: write beside it, then rename.": (
-                _BESIDE,
-                "path",
-                _REPLACE,
-                "",
-            ),
-            "A copy is written byte by byte; only renaming is one operation.": (
-                _REPLACE,
-                "import shutil; shutil.copy(unfinished, path)",
-            ),
-            "Don't remove the old file: os.replace puts the new one in its place in one operation.": (
-                _REPLACE,
-                "os.path.exists(path) and os.remove(path); os.rename(unfinished, path)",
-            ),
-            "Another folder may be another disk: write beside path, under its name with an ending.": (
-                _BESIDE,
-                "__import__('tempfile').mkstemp()[1]",
-            ),
-            "Has the finished file got its name?": (_REPLACE, ""),
-            "The model has to take over what the file has: load_state_dict.": (
-                'model.load_state_dict(state["model"])',
-                "",
-            ),
-            "Adam's two moments are part of the state: without them it begins to guess anew.": (
-                'optimizer.load_state_dict(state["optimizer"])',
-                "",
-            ),
-            "Without its place in the epoch a new attempt does not know which rows are done.": (
-                'return state["more"]',
-                "return {}",
-            ),
-            "torch.load does not notice that: keep a checksum in the file, and compare it before anything else.": (
-                "!= checksum",
-                "== None",
-            ),
-        },
-    ),
-)
-"""Exercise 5: (save, load); a run that died and goes on must be the run that did not die."""

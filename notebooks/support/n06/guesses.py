@@ -83,9 +83,3 @@ guess_hang = Guess(
     },
     tried=Tried(right="b", wrong="A"),
 )
-guess_flipped = Guess(
-    "what torch.load does",
-    lambda: "B",
-    read=letter,
-    tried=Tried(right="b", wrong="A"),
-)

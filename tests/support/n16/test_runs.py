@@ -5,7 +5,7 @@ import runpy
 import pytest
 import torch
 
-from support.n06.runs import against_first, t_point
+from support.n16.runs import against_first, t_point
 from tools.project import ROOT
 
 

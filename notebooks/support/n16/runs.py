@@ -1,4 +1,4 @@
-"""What notebook 06, data parallel, computes of its accuracies: pairs of equal seeds, compared."""
+"""What notebook 16 computes of accuracies: pairs of equal seeds, compared."""
 
 from __future__ import annotations
 

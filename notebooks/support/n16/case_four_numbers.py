@@ -1,0 +1,149 @@
+"""Case 2 of notebook 16: an evaluation that counts the rows by which a sampler has evened out the shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from support.kit.mistakes import edited
+from support.n16.casebook import case, unfinished
+from support.n16.warm import on_ranks
+
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type, var-annotated"
+# ruff: noqa: D103
+
+
+def job_2(dist, model, rows, labels, batch_size):
+    dataset = list(zip(rows, labels, strict=True))
+    sampler = range(dist.get_rank(), len(dataset), dist.get_world_size())
+    loader = DataLoader(dataset, batch_size, sampler=sampler)
+    model.eval()
+    right = torch.zeros((), dtype=torch.float64)
+    seen = torch.zeros((), dtype=torch.float64)
+    with torch.no_grad():
+        for inputs, target in loader:
+            right += (model(inputs).argmax(dim=1) == target).sum()
+            seen += len(target)
+    print(f"right {right:.0f} of {seen:.0f}")
+    dist.all_reduce(right)
+    dist.all_reduce(seen)
+    return (right / seen).item()
+
+
+_DEALT = (
+    "range(dist.get_rank(), len(dataset), dist.get_world_size())",
+    "DistributedSampler(dataset, shuffle=False)",
+)
+
+
+def sick_2():
+    """Return the job as the notebook has it."""
+    return edited(job_2, _DEALT)
+
+
+#: 1,000 rows on 64 ranks are dealt as 1,024, and the first 24, which are wrong, count twice.
+FORECAST_2 = 900 / 1024
+
+
+class RowsCounted(nn.Linear):
+    """A linear layer that counts the rows that it has seen."""
+
+    rows = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Count, and compute."""
+        self.rows += len(x)
+        return super().forward(x)
+
+
+def with_rows_counted(dist, weight, rows, labels, batch_size):
+    model = RowsCounted(rows.shape[1], len(weight), bias=False)
+    model.weight.data = weight
+    return job_2(dist, model, rows, labels, batch_size), model.rows
+
+
+#: Ranks, rows, batch size.
+TRIALS = ((2, 11, 4), (4, 10, 3), (3, 9, 2), (4, 3, 2), (3, 31, 8), (1, 7, 3))
+
+
+def drawn_2(count: int) -> dict[str, Tensor]:
+    """Return weights of three classes, rows and labels of which the first two thirds of the rows have a right one."""
+    random = torch.Generator().manual_seed(count)
+    rows = torch.randn(count, 4, generator=random)
+    weight = torch.randn(3, 4, generator=random)
+    labels = (rows @ weight.T).argmax(1)
+    wrong = torch.arange(count) % 3 == 0
+    return {"weight": weight, "rows": rows, "labels": torch.where(wrong, (labels + 1) % 3, labels)}
+
+
+def fault_of_2(job: Callable[..., Any]) -> str:
+    """Run it with each of the trials; every rank must say what one process says, and share the work."""
+    renamed = _as_job_2(job)
+    for world, count, batch_size in TRIALS:
+        data = drawn_2(count)
+        due = ((data["rows"] @ data["weight"].T).argmax(1) == data["labels"]).double().mean().item()
+        where = f"on {world} ranks with {count} rows and batches of {batch_size}"
+        stands = on_ranks(with_rows_counted, world, {**data, "batch_size": batch_size}, renamed, RowsCounted)
+        said = unfinished(where, stands)
+        if said:
+            return said
+        for rank, (got, rows) in enumerate(stand.value for stand in stands):
+            if not isinstance(got, (int, float)) or abs(got - due) > 1e-6:
+                shown = f"{got:.4f}" if isinstance(got, float) else repr(got)
+                return f"{where} rank {rank} says {shown}; one process says {due:.4f}."
+            if rows > -(-count // world):
+                return f"{where} rank {rank} runs {rows} rows through the model: that work is not shared."
+    return ""
+
+
+def _as_job_2(job: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the job under the name by which it is called here."""
+    return edited(job, (f"def {job.__name__}(", "def job_2(")) if job.__name__ != "job_2" else job
+
+
+check_job_2 = case(
+    2,
+    job_2,
+    FORECAST_2,
+    fault_of_2,
+    "every rank says what one process says, however many ranks there are, and the work is shared.",
+    {
+        "Rows that were dealt twice count twice.": sick_2(),
+        "Dropping rows is as wrong as dealing some twice: each row counts once.": edited(
+            sick_2(), ("shuffle=False", "shuffle=False, drop_last=True")
+        ),
+        "A mean of the ranks' shares gives a row of a small share more weight.": edited(
+            job_2,
+            (
+                "    dist.all_reduce(right)\n    dist.all_reduce(seen)\n",
+                "    share = right / seen\n    dist.all_reduce(share)\n",
+            ),
+            ("(right / seen).item()", "(share / dist.get_world_size()).item()"),
+        ),
+        "Rows are counted right, and the right answers among them still twice.": edited(
+            sick_2(), ("return (right / seen).item()", "return (right / len(dataset)).item()")
+        ),
+        "Then each rank does the work of all.": edited(
+            job_2,
+            ("range(dist.get_rank(), len(dataset), dist.get_world_size())", "range(len(dataset))"),
+        ),
+        "Only rank 0 has the sum; the others are asked, too.": edited(
+            job_2,
+            ("dist.all_reduce(right)", "dist.reduce(right, 0)"),
+            ("dist.all_reduce(seen)", "dist.reduce(seen, 0)"),
+        ),
+        "That is this rank's own share.": edited(
+            job_2, ("    dist.all_reduce(right)\n    dist.all_reduce(seen)\n", "")
+        ),
+    },
+    {
+        "That is what it should print.": 0.9,
+        "Are the rows that it counts twice right ones or wrong ones?": 924 / 1024,
+        "It divides by the rows that it has counted.": 0.876,
+    },
+)
+"""Case 2: (job_2, forecast_2)."""

@@ -1,0 +1,165 @@
+"""Case 4 of notebook 16: an epoch that is told to the dataset, and not to the workers' copies of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker_info
+
+from support.kit.mistakes import edited
+from support.n16.casebook import case, unfinished
+from support.n16.rank import Stand
+from support.n16.warm import on_ranks
+
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type, type-arg, var-annotated"
+# ruff: noqa: D103
+
+
+def job_4(dist, rows, epochs, first_epoch, workers):
+    class Noisy(Dataset):  # the noise depends on epoch and row alone
+        epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+        def set_epoch(self, epoch):
+            self.epoch.fill_(epoch)
+
+        def __len__(self):
+            return len(rows)
+
+        def __getitem__(self, index):
+            random = torch.Generator().manual_seed(1000 * int(self.epoch) + index)
+            return index, rows[index] + torch.randn(3, generator=random)
+
+    dataset = Noisy()
+    sampler = DistributedSampler(dataset, seed=5)
+    loader = DataLoader(dataset, 4, sampler=sampler, num_workers=workers, persistent_workers=workers > 0)
+    seen = []
+    for epoch in range(first_epoch, epochs):
+        sampler.set_epoch(epoch)
+        dataset.set_epoch(epoch)
+        for numbers, pictures in loader:
+            seen += [(epoch, int(row), x.tolist()) for row, x in zip(numbers, pictures, strict=True)]
+    return seen
+
+
+_SHARED = (
+    "epoch = torch.zeros((), dtype=torch.int64).share_memory_()",
+    "epoch = 0",
+    "self.epoch.fill_(epoch)",
+    "self.epoch = epoch",
+    "int(self.epoch)",
+    "self.epoch",
+)
+
+
+def sick_4():
+    """Return the job as the notebook has it."""
+    return edited(job_4, *zip(_SHARED[::2], _SHARED[1::2], strict=True))
+
+
+#: Workers are started with each start of the job, and know the epoch in which that was: 0, 10 and 20.
+FORECAST_4 = 3
+
+
+class ReadsNoted:
+    """Rows that note whether the trainer's own process has read one."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        self.read_by_trainer = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tensor:
+        if get_worker_info() is None:
+            self.read_by_trainer += 1
+        row: Tensor = self.rows[index]
+        return row
+
+
+def with_reads_noted(dist, rows, workers, **given):
+    rows = ReadsNoted(rows)
+    return job_4(dist, rows, workers=workers, **given), rows.read_by_trainer
+
+
+#: Ranks, rows, epochs, the first of them, workers.
+TRIALS = ((2, 12, 3, 0, 2), (1, 9, 6, 4, 1), (2, 10, 2, 0, 0), (3, 14, 7, 5, 1))
+
+
+def fault_of_4(job: Callable[..., Any]) -> str:
+    """Run it with each of the trials; each row of each epoch must have the noise of that epoch."""
+    named = edited(job, (f"def {job.__name__}(", "def job_4(")) if job.__name__ != "job_4" else job
+    for world, count, epochs, first, workers in TRIALS:
+        rows = torch.randn(count, 3, generator=torch.Generator().manual_seed(count))
+        where = (
+            f"on {world} ranks with {workers} workers each, {count} rows and epochs {first} to {epochs - 1}"
+        )
+        given = {"rows": rows, "epochs": epochs, "first_epoch": first, "workers": workers}
+        stands = on_ranks(with_reads_noted, world, given, named, ReadsNoted)
+        said = unfinished(where, stands) or _fault_of_views(
+            where, stands, rows, range(first, epochs), workers
+        )
+        if said:
+            return said
+    return ""
+
+
+def _fault_of_views(where: str, stands: list[Stand], rows: Tensor, epochs: range, workers: int) -> str:
+    came = set()
+    for rank, (seen, by_trainer) in enumerate(stand.value for stand in stands):
+        if not isinstance(seen, list):
+            return f"{where} the job returned {seen!r}; it should return what it has seen, as before."
+        if workers and by_trainer:
+            return (
+                f"{where} the trainer of rank {rank} reads {by_trainer} rows itself, while its workers idle."
+            )
+        for epoch, number, picture in seen:
+            came.add((epoch, number))
+            if (rows[number] + noise(epoch, number)).sub(torch.tensor(picture)).abs().max() < 1e-6:
+                continue
+            others = [e for e in range(50) if _is_of(e, number, rows, picture)]
+            whose = f"that of epoch {others[0]}" if others else "that of no epoch"
+            return f"{where}, in epoch {epoch}, row {number} has a noise that is not its own but {whose}."
+    if came != {(epoch, number) for epoch in epochs for number in range(len(rows))}:
+        return f"{where} some rows do not come in every epoch."
+    return ""
+
+
+def noise(epoch: int, number: int) -> Tensor:
+    """Return the noise of a row in an epoch."""
+    return torch.randn(3, generator=torch.Generator().manual_seed(1000 * epoch + number))
+
+
+def _is_of(epoch: int, number: int, rows: Tensor, picture: list[float]) -> bool:
+    return bool((rows[number] + noise(epoch, number)).sub(torch.tensor(picture)).abs().max() < 1e-6)
+
+
+check_job_4 = case(
+    4,
+    job_4,
+    FORECAST_4,
+    fault_of_4,
+    "each row has the noise of its epoch, for any number of ranks and workers, and workers do the reading.",
+    {
+        "set_epoch reaches the dataset of the trainer; the workers have copies, made when they were started.": sick_4(),
+        "Without workers there is one dataset only, and the trainer does all the reading.": edited(
+            sick_4(), ("num_workers=workers, persistent_workers=workers > 0", "num_workers=0")
+        ),
+        "A random number of the worker is another in every run: the noise is to depend on epoch and row alone.": edited(
+            sick_4(),
+            (
+                "torch.Generator().manual_seed(1000 * self.epoch + index)",
+                "torch.Generator().manual_seed(torch.initial_seed() % 2**40)",
+            ),
+        ),
+    },
+    {
+        "That is what it should be.": 30,
+        "A restart starts workers anew.": 1,
+        "Two restarts, and the first start.": 2,
+    },
+)
+"""Case 4: (job_4, forecast_4)."""

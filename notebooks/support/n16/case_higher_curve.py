@@ -1,0 +1,124 @@
+"""Case 3 of notebook 16, a healthy one: a sum that nobody divides, and a learning rate divided by W."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from support.kit.mistakes import edited
+from support.n16.casebook import case, unfinished
+from support.n16.warm import on_ranks
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: D103
+
+
+def job_3(dist, rows, targets, batch_size, learning_rate, epochs):
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    torch.manual_seed(7)
+    model = nn.Linear(rows.shape[1], 1).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate / world, momentum=0.5)
+    for epoch in range(epochs):
+        random = torch.Generator().manual_seed(epoch)  # the same order on all ranks
+        order = torch.randperm(len(rows), generator=random)
+        whole = len(order) // (world * batch_size) * world * batch_size
+        total = 0.0
+        for batch in order[:whole].split(world * batch_size):
+            mine = batch[rank::world]
+            loss = F.mse_loss(model(rows[mine]), targets[mine])
+            optimizer.zero_grad(set_to_none=False)
+            loss.backward()
+            for parameter in reversed([*model.parameters()]):
+                dist.all_reduce(parameter.grad)
+            optimizer.step()
+            total += loss.item()
+        steps = whole // (world * batch_size)
+        print(f"epoch {epoch}: loss {total / steps:.4f} in {steps} steps")
+    return model.state_dict()
+
+
+#: With W ranks the sum is W times the mean, and a step of a W-th of it is that of one process with all rows.
+FORECAST_3 = (32, 0.2)
+
+
+def drawn_3(count: int) -> dict[str, Tensor]:
+    """Return rows and their targets, float64."""
+    random = torch.Generator().manual_seed(count)
+    rows = torch.randn(count, 3, generator=random, dtype=torch.float64)
+    return {"rows": rows, "targets": rows.sum(1, keepdim=True)}
+
+
+#: Ranks, rows, batch size of a rank, learning rate.
+TRIALS = ((2, 48, 4, 0.1), (4, 70, 3, 0.05), (3, 50, 8, 0.2), (1, 20, 5, 0.1))
+
+
+def fault_of_3(job: Callable[..., Any]) -> str:
+    """Run it with each of the trials; weights must be those of one process with all rows of a step."""
+    for world, count, batch_size, rate in TRIALS:
+        where = f"on {world} ranks with {count} rows, batches of {batch_size} and a learning rate of {rate}"
+        given = {**drawn_3(count), "batch_size": batch_size, "learning_rate": rate, "epochs": 2}
+        stands = on_ranks(job, world, given)
+        said = unfinished(where, stands)
+        if said:
+            return said
+        due = of_one_process(**drawn_3(count), batch_size=world * batch_size, learning_rate=rate, epochs=2)
+        for rank, got in enumerate(stand.value for stand in stands):
+            if not isinstance(got, dict) or not isinstance(got.get("weight"), Tensor):
+                return f"{where} rank {rank} returned {got!r}, no state of the model."
+            apart = (got["weight"] - due).abs().max().item()
+            if not apart < 1e-9:
+                return (
+                    f"{where} the weights are {apart:.2g} from those of one process that takes "
+                    f"{world * batch_size} rows a step with the learning rate {rate}."
+                )
+    return ""
+
+
+def of_one_process(
+    rows: Tensor, targets: Tensor, batch_size: int, learning_rate: float, epochs: int
+) -> Tensor:
+    """Return the weights of one process without any messages."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = nn.Linear(rows.shape[1], 1).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.5)
+    for epoch in range(epochs):
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(epoch))
+        for batch in order[: len(order) // batch_size * batch_size].split(batch_size):
+            optimizer.zero_grad()
+            torch.autograd.backward(F.mse_loss(model(rows[batch]), targets[batch]))
+            optimizer.step()
+    return model.weight.detach()
+
+
+_SUM = "                dist.all_reduce(parameter.grad)\n"
+
+check_job_3 = case(
+    3,
+    job_3,
+    FORECAST_3,
+    fault_of_3,
+    "its weights are those of one process with all rows of a step. The job was healthy.",
+    {
+        "You divide the sum by W, and the learning rate is divided by W already.": edited(
+            job_3, (_SUM, f"{_SUM}                parameter.grad /= world\n")
+        ),
+        "The learning rate is now W times that of one process.": edited(
+            job_3, ("lr=learning_rate / world", "lr=learning_rate")
+        ),
+        "Every rank shuffles in its own way now: rows come twice, others never.": edited(
+            job_3, ("manual_seed(epoch)", "manual_seed(epoch + 1000 * rank)")
+        ),
+    },
+    {
+        "The sum is W means, each of a rank's batch.": (8, 0.2),
+        "The division of the learning rate is made good by the sum, which nobody divides.": (32, 0.05),
+        "That is the mean of the ranks as if it were their sum.": (32, 0.8),
+    },
+)
+"""Case 3: (job_3, forecast_3)."""

@@ -1,0 +1,77 @@
+"""What the cases of notebook 16 have in common: a job is run as it was repaired, and a forecast is compared.
+
+A case is one file of this room, case_*.py, with
+
+    job_N        the script as it should be, 30 to 60 lines, run on real ranks by support/n16/warm.py
+    sick_N()     the same as the notebook has it; of a healthy case it is the job itself
+    fault_of_N   what is wrong with a job, on other data, ranks and seeds than the notebook shows
+    FORECAST_N   an observation at a size that nobody can try here, which only the right cause gives
+
+and a line in checks.py. `case` makes an exercise of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any
+
+from support.kit.exercise import Exercise
+from support.kit.judged import Fault, judged
+from support.kit.values import near
+from support.n16.rank import Stand
+from support.n16.warm import stands_told
+
+Forecast = Any
+"""A number, or a tuple of numbers."""
+
+TOLERANCE = 0.002
+
+
+def case(
+    number: int,
+    job: Callable[..., Any],
+    forecast: Forecast,
+    fault_of: Callable[[Callable[..., Any]], str],
+    praise: str,
+    mistakes: Mapping[str, Any],
+    forecasts: Mapping[str, Forecast],
+) -> Exercise:
+    """Make the exercise of a case: its answers are a job and a forecast.
+
+    mistakes: wrong repairs by their sentences. forecasts: wrong forecasts by theirs.
+    """
+    name = f"forecast_{number}"
+
+    def fault(answer: tuple[Any, Any]) -> str:
+        return fault_of(answer[0]) or fault_of_forecast(name, answer[1], forecast)
+
+    wrong = {sentence: (mistake, forecast) for sentence, mistake in mistakes.items()}
+    wrong |= {sentence: (job, value) for sentence, value in forecasts.items()}
+    what = f"job_{number} and {name}"
+    return Exercise(what, reference=(job, forecast), answers=2, judge=judged(fault, praise), mistakes=wrong)
+
+
+def fault_of_forecast(name: str, given: Forecast, due: Forecast) -> str:
+    """Say what is wrong with a forecast; a number is right to 0.2 %. What is due is never said."""
+    parts = due if isinstance(due, tuple) else (due,)
+    answers = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    numbers = all(isinstance(each, Real) and not isinstance(each, bool) for each in answers)
+    if len(answers) != len(parts) or not numbers:
+        wanted = "a number" if len(parts) == 1 else f"{len(parts)} numbers in parentheses"
+        return f"the job is right; {name} should be {wanted}, not {given!r}."
+    if all(near(one, other, TOLERANCE) for one, other in zip(answers, parts, strict=True)):
+        return ""
+    return Fault(
+        f"the job is right, but {name} = {given} is not what comes out there.", ("forecast", *answers)
+    )
+
+
+def unfinished(where: str, stands: list[Stand]) -> str:
+    """Return what is to be said if not all ranks have ended well, "" if they have."""
+    if all(stand.how == "done" for stand in stands):
+        return ""
+    raised = [f"rank {rank} {stand.told}" for rank, stand in enumerate(stands) if stand.how == "raised"]
+    if raised:
+        return f"{where}, {raised[0]}."
+    return f"{where} it never ends: {stands_told(stands)}."

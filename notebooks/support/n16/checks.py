@@ -1,0 +1,98 @@
+"""Predictions and exercises of notebook 16, when it breaks: a state that survives a kill, and the casebook."""
+
+from __future__ import annotations
+
+from support.built import load, save
+from support.kit.exercise import Exercise
+from support.kit.exercise import use as use
+from support.kit.judged import judged
+from support.kit.mistakes import famous
+from support.n16.case_four_numbers import check_job_2 as check_job_2
+from support.n16.case_friday import check_job_1 as check_job_1
+from support.n16.case_good_at_home import check_job_4 as check_job_4
+from support.n16.case_higher_curve import check_job_3 as check_job_3
+from support.n16.guesses import guess_flipped as guess_flipped
+from support.n16.guesses import guess_named as guess_named
+from support.n16.state_trials import fault_of_state
+
+# ---- exercise 1: save and load
+
+_REPLACE = "os.replace(unfinished, path)"
+_BESIDE = 'f"{path}.unfinished"'
+
+check_state = Exercise(
+    "save and load",
+    reference=(save, load),
+    answers=2,
+    judge=judged(
+        fault_of_state,
+        "a run that loads goes on bit for bit as one that nothing disturbed, at every moment of saving a "
+        "whole file is "
+        "there, and a damaged one is refused.",
+    ),
+    mistakes=famous(
+        (save, load),
+        {
+            "You write onto the only good file: write beside it, then rename.": (
+                _BESIDE,
+                "path",
+                _REPLACE,
+                "",
+            ),
+            "A copy is written byte by byte; only renaming is one operation.": (
+                _REPLACE,
+                "import shutil; shutil.copy(unfinished, path)",
+            ),
+            "Don't remove the old file: os.replace puts the new one in its place in one operation.": (
+                _REPLACE,
+                "os.path.exists(path) and os.remove(path); os.rename(unfinished, path)",
+            ),
+            "Another folder may be another disk: write beside path, under its name with an ending.": (
+                _BESIDE,
+                "__import__('tempfile').mkstemp()[1]",
+            ),
+            "Has the finished file got its name?": (_REPLACE, ""),
+            "The model has to take over what the file has: load_state_dict.": (
+                'model.load_state_dict(state["model"])',
+                "",
+            ),
+            "Adam's two moments are part of the state: without them it begins to guess anew.": (
+                'optimizer.load_state_dict(state["optimizer"])',
+                "",
+            ),
+            "Without its place in the epoch a new attempt does not know which rows are done.": (
+                'return state["more"]',
+                "return {}",
+            ),
+            "Adam's moments are not all: the optimizer's param_groups hold what a schedule has changed.": (
+                'optimizer.load_state_dict(state["optimizer"])',
+                "optimizer.state.update(type(optimizer)(model.parameters()).state)\n"
+                "    old = optimizer.state_dict()\n"
+                "    old['state'] = state['optimizer']['state']\n"
+                "    optimizer.load_state_dict(old)",
+            ),
+            "Python still holds the last bytes of it: close the file before it gets its name.": (
+                "        file.flush()\n        os.fsync(file.fileno())\n",
+                "        os.replace(unfinished, path)\n",
+                f"    {_REPLACE}\n\n\ndef load",
+                "\n\ndef load",
+            ),
+            "A checksum in a second file: a kill between the two leaves a new one beside an old one.": (
+                'file.write(zlib.crc32(content).to_bytes(4, "little") + content)',
+                "file.write(content)\n"
+                "    with open(f'{path}.crc', 'wb') as file:\n"
+                "        file.write(zlib.crc32(content).to_bytes(4, 'little'))\n"
+                "    with open(unfinished, 'ab') as file:",
+                "checksum, content = file.read(4), file.read()",
+                "content = file.read()\n"
+                "    with open(f'{path}.crc', 'rb') as file:\n"
+                "        checksum = file.read()",
+            ),
+            "torch.load does not notice that: keep a checksum in the file, and compare it before anything else.": (
+                "!= checksum",
+                "== None",
+            ),
+        },
+    ),
+)
+"""Exercise 1: (save, load); a run that died and goes on must be the run that did not die."""

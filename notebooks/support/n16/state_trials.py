@@ -1,0 +1,286 @@
+"""How `save` and `load` of notebook 16 are tried: watched at every moment, interrupted, and given damaged files.
+
+What a kill leaves is what lies on the disk at that moment. So nobody is killed here: the folder is looked at before
+every line of Python that runs inside `save`, the libraries' included.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from support.kit.judged import Fault
+from support.kit.raised import in_case, named
+from support.kit.source import module_text
+
+WIDTH = (
+    96  # a layer of 74 KB, and Adam's moments twice as much: more than any file object keeps in its buffer
+)
+FILE_OF_ITS_OWN = {
+    "is not defined": "save and load go into a file of their own, which imports io, os, zlib and torch: import or "
+    "define anything else inside the function."
+}
+MORE: Any = {"step": 3, "dealer": {"epoch": 0, "consumed": 180}}
+
+
+class _Interrupted(BaseException):
+    """Stands for the stop button: nothing that an answer does with errors catches it."""
+
+
+Training = tuple[nn.Module, torch.optim.Optimizer]
+
+
+def fault_of_state(pair: tuple[Any, Any]) -> str:
+    """Load into other first weights and go on; save again, watched; go on behind a kill; load damaged files."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.pt"
+        write = as_in_the_job(pair, "save")
+        read = as_in_the_job(pair, "load")
+        return (
+            _fault_of_loading(write, read, path)
+            or _fault_of_saving(write, path, _new(3))
+            or _fault_of_saving(write, path, _small())
+            or _fault_of_what_is_left(write, read, path)
+            or _fault_of_damage(read, path)
+        )
+
+
+def as_in_the_job(pair: tuple[Any, Any], name: str) -> Any:
+    """Return save or load as a process of its own would have it, or as it is where there is no text of it.
+
+    The two are executed apart: what one has kept in memory the other does not find, as after a restart.
+    """
+    answer = pair[0] if name == "save" else pair[1]
+    try:
+        text = module_text(*pair)
+    except ValueError:
+        return answer
+    file = f"<state.py for {name}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    space: dict[str, Any] = {"__name__": "state"}
+    exec(compile(text, file, "exec"), space)
+    return space.get(answer.__name__, answer)
+
+
+# ---- a small run: two groups of parameters, batch statistics, a learning rate that falls
+
+
+def _new(seed: int, momentum: bool = False) -> Training:
+    random = torch.Generator().manual_seed(seed)
+    first = nn.Linear(WIDTH, WIDTH)
+    model = nn.Sequential(first, nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 3)).double()
+    for parameter in model.parameters():
+        parameter.data = 0.1 * torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+    others = [*model.parameters()][2:]
+    groups: list[dict[str, Any]] = [{"params": [*first.parameters()]}, {"params": others, "lr": 0.02}]
+    if momentum:
+        return model, torch.optim.SGD(groups, lr=0.01, momentum=0.9)
+    return model, torch.optim.Adam(groups, lr=0.01)
+
+
+def _small() -> Training:
+    """Return a state of 2 KB, which a file object can keep in its buffer as a whole."""
+    model = nn.Linear(1, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def _go_on(run: Training, steps: range) -> None:
+    model, optimizer = run
+    for step in steps:
+        random = torch.Generator().manual_seed(step)
+        rows = torch.randn(8, WIDTH, generator=random, dtype=torch.float64)
+        optimizer.zero_grad()
+        model(rows).square().mean().backward()
+        optimizer.step()
+        for group in optimizer.param_groups:  # what a schedule of the learning rate does
+            group["lr"] *= 0.8
+
+
+def _equal(one: nn.Module, other: nn.Module) -> bool:
+    return all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
+
+
+# ---- what is asked of them
+
+
+def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
+    for momentum in (False, True):
+        first = _new(0, momentum)
+        again = _new(1, momentum)
+        other = _new(1, momentum)
+        _go_on(first, range(3))
+        with in_case("the first save", FILE_OF_ITS_OWN):
+            write(path, *first, MORE)
+        if not path.exists():
+            there = ", ".join(sorted(each.name for each in path.parent.iterdir())) or "nothing"
+            return f"save(path, …) has left no file at path, {path.name}; in its folder lies {there}."
+        with in_case("load after the first save", FILE_OF_ITS_OWN):
+            found = read(path, *again)
+        if not _equal(first[0], again[0]):
+            still = ": they are still those from before" if _equal(again[0], other[0]) else ""
+            return f"after load the weights and buffers are not those that were saved{still}."
+        if found != MORE:
+            return f"load should return {MORE}, it returned {found}."
+        if not again[1].state:
+            return "after load the optimizer has no state of its own: it begins as on the first day."
+        rates = [[group["lr"] for group in optimizer.param_groups] for _, optimizer in (first, again)]
+        if rates[0] != rates[1]:
+            shown = [", ".join(f"{rate:.4g}" for rate in each) for each in rates]
+            return (
+                f"the learning rates of the two groups were {shown[0]} when the state was saved; "
+                f"after load they are {shown[1]}."
+            )
+        for run in (first, again):
+            _go_on(run, range(3, 6))
+        if not _equal(first[0], again[0]):
+            return "load gives the right weights, but three steps later they are not those of a run nothing disturbed."
+        path.unlink()
+        write(path, *_new(2), MORE)  # the older file
+    return ""
+
+
+def _watch(
+    path: Path, write: Callable[[], object]
+) -> tuple[list[tuple[bytes | None, bool]], dict[str, bytes]]:
+    """Call `write`, and look at the folder before every line of Python that runs in it, the libraries' included.
+
+    Returns what the file held, None where it was not there, each with whether another lay beside it; and the content
+    of what lay beside it first.
+    """
+    seen: list[tuple[bytes | None, bool]] = []
+    left: dict[str, bytes] = {}
+    last: object = ""
+
+    def look(*_: object) -> Any:
+        nonlocal last
+        now = None
+        with suppress(FileNotFoundError):
+            found = path.stat()
+            now = (found.st_ino, found.st_size, found.st_mtime_ns)
+        names = set(os.listdir(path.parent)) - {path.name}
+        if (now, bool(names)) != last:
+            last = (now, bool(names))
+            seen.append((path.read_bytes() if now else None, bool(names)))
+        if names and not left:
+            left.update((name, (path.parent / name).read_bytes()) for name in names)
+        return look
+
+    _traced(look, write)
+    return seen, left
+
+
+def _traced(look: Any, write: Callable[[], object]) -> None:
+    tracer = sys.gettrace()
+    sys.settrace(look)
+    try:
+        write()
+    except _Interrupted:
+        pass
+    finally:
+        sys.settrace(tracer)
+
+
+def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
+    old = path.read_bytes()
+    _empty_but_for(path)
+    with in_case("save where an older file stands", FILE_OF_ITS_OWN):
+        seen, left = _watch(path, lambda: write(path, *run, MORE))
+    new = path.read_bytes()
+    for content, beside in seen:
+        if content in (old, new):
+            continue
+        held = "is not there" if content is None else f"has {len(content):,} bytes of {len(new):,}"
+        though = ", though another file lies beside it" if beside else ""
+        named_first = "; it has got its name before all of it was written" if left and not beside else ""
+        said = f"save again, and for a moment the file at path {held}{though}{named_first}"
+        return Fault(f"{said}; a kill then costs the state.", ("moment", content is None, beside, bool(left)))
+    if not left:
+        return "the new file is not written in path's folder: only inside one file system is renaming one operation."
+    return ""
+
+
+def _empty_but_for(path: Path) -> None:
+    for other in set(path.parent.iterdir()) - {path}:
+        other.unlink()
+
+
+def _fault_of_what_is_left(write: Any, read: Any, path: Path) -> str:
+    """Interrupt a save; then put back what a kill would have left, save again, and load."""
+    _empty_but_for(path)
+    old = path.read_bytes()
+
+    def stop(*_: object) -> Any:
+        if set(os.listdir(path.parent)) - {path.name}:
+            raise _Interrupted
+        return stop
+
+    with in_case("save, interrupted while it writes", FILE_OF_ITS_OWN):
+        _traced(stop, lambda: write(path, *_new(4), MORE))
+    if path.read_bytes() != old:
+        return "interrupted while it wrote the new file, save has put the unfinished one in the place of the old."
+    _empty_but_for(path)
+    _, left = _watch(path, lambda: write(path, *_new(5), MORE))
+    for name, content in left.items():
+        (path.parent / name).write_bytes(content[: len(content) // 2])
+    try:
+        write(path, *_new(6), MORE)
+    except Exception as error:
+        return f"after a kill has left an unfinished file, save raises {named(error)}."
+    run = _new(7)
+    with in_case("load behind a kill and one more save", FILE_OF_ITS_OWN):
+        read(path, *run)
+    return "" if _equal(run[0], _new(6)[0]) else "behind a kill and one more save, load gives another state."
+
+
+def _fault_of_damage(read: Any, path: Path) -> str:
+    """Take the file alone into another folder, and damage it there."""
+    folder = path.parent / "elsewhere"
+    folder.mkdir()
+    alone = folder / path.name
+    shutil.copy(path, alone)
+    try:
+        read(alone, *_new(5))
+    except Exception as error:
+        return Fault(
+            f"the file at path, copied alone into another folder, can't be loaded: {type(error).__name__}. What a "
+            "state consists of must change in one operation, so it is one file.",
+            "alone",
+        )
+    content = alone.read_bytes()
+    saved, _ = _new(6)
+    sizes = (0, 3, len(content) // 2, len(content) - 1)
+    damaged = [("that was cut off", content[:size]) for size in sizes]
+    for place in [*range(6), *range(len(content) // 3, len(content), len(content) // 40)]:
+        flipped = bytes([content[place] ^ 64])
+        damaged.append(("with one byte changed", content[:place] + flipped + content[place + 1 :]))
+    for what, bad in damaged:
+        alone.write_bytes(bad)
+        model, optimizer = _new(5)
+        before, _ = _new(5)
+        try:
+            found = read(alone, model, optimizer)
+        except Exception:  # it refuses the file, in whatever words
+            if not _equal(model, before) or optimizer.state:
+                return f"load refuses a file {what}, but only after it has changed model or optimizer."
+            continue
+        if found != MORE or not _equal(model, saved):
+            return _told_of_damage(what, found, untouched=_equal(model, before))
+    return ""
+
+
+def _told_of_damage(what: str, found: object, untouched: bool) -> str:
+    if untouched:
+        return (
+            f"load neither loads a file {what} nor refuses it: it returns {found}, and the job begins anew."
+        )
+    return f"load takes a file {what}, and goes on with wrong values without a word."

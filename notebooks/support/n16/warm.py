@@ -1,0 +1,160 @@
+"""Ranks for the cases of notebook 16: real processes in a gloo group, there in a twentieth of a second.
+
+    this process ── server, which has imported torch once ──┬── rank 0, a copy of it
+                                                            └── rank 1 …
+
+    on_ranks(job, 2, {…})     a Stand for each rank: its result, its error, or the line in which it stands
+
+A hang is not waited out. Who computes uses CPU time, and who waits for a peer uses none: once no rank that is not done
+has used any for QUIET seconds, each is asked where it stands, and all are ended.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from inspect import getsource
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from typing import Any
+from unittest import mock
+
+from lib.arguments import integer
+from lib.memory import import_psutil
+from support.kit.source import source_of
+from support.n16.rank import JobOrder, Stand, be_a_rank
+
+QUIET = 1.5  # seconds without any CPU time
+LIMIT = 30.0  # seconds for everything
+POLL = 0.1
+NO_TALK = {"TORCH_CPP_LOG_LEVEL": "FATAL"}  # what gloo logs of a failure, it raises as well
+
+
+def on_ranks(
+    job: Callable[..., Any],
+    world_size: int,
+    given: Mapping[str, Any],
+    *definitions: Any,
+    environment: Mapping[str, str] | None = None,
+) -> list[Stand]:
+    """Run `job(dist, **given)` on so many new ranks and return how each ended, or where it stands.
+
+    definitions: functions and classes that its text uses. environment: variables of the ranks. Never raises for what
+    the job does: an error is a Stand, too, and so is a rank that was killed.
+    """
+    integer("world_size", world_size, at_least=1)
+    texts = [text_of(thing) for thing in (*(each for each in definitions if each is not job), job)]
+    name = job.__code__.co_name
+    order = pickle.dumps(JobOrder("\n\n\n".join(texts), name, given, environment or {}))
+    with tempfile.TemporaryDirectory(prefix="case-") as folder:
+        processes, lines = _started(world_size, f"{folder}/store", order)
+        try:
+            return _ends(processes, lines)
+        finally:
+            for process in processes:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
+            for process in processes:
+                process.join(10)
+
+
+def text_of(thing: Any) -> str:
+    """Return the text of a function or class, of one that goes by another name, too."""
+    try:
+        return source_of(thing)
+    except ValueError:
+        return textwrap.dedent(getsource(thing.__code__))
+
+
+def stands_told(stands: list[Stand]) -> str:
+    """Say of every rank where it is: "rank 0 stands (line 7: `…`), rank 1 has ended"."""
+    return ", ".join(f"rank {rank} {stand.told}" for rank, stand in enumerate(stands))
+
+
+def tell(stands: list[Stand]) -> None:
+    """Print what each rank has printed, and where it is."""
+    for rank, stand in enumerate(stands):
+        for line in stand.said:
+            print(f"rank {rank}: {line}")
+        print(f"rank {rank} {stand.told}")
+
+
+def _started(world_size: int, store: str, order: bytes) -> tuple[list[Any], list[Connection]]:
+    context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    if sys.platform == "linux":
+        context.set_forkserver_preload([be_a_rank.__module__])
+        path = os.pathsep.join(filter(None, sys.path))  # the server imports before it is told our path
+        with mock.patch.dict(os.environ, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **NO_TALK}):
+            forkserver.ensure_running()
+    processes = []
+    lines = []
+    for rank in range(world_size):
+        here, there = context.Pipe()
+        process = context.Process(target=be_a_rank, args=(rank, world_size, store, there, order), daemon=True)
+        process.start()
+        there.close()  # the process has its own: if it ends, our line ends
+        processes.append(process)
+        lines.append(here)
+    return processes, lines
+
+
+def _ends(processes: list[Any], lines: list[Connection]) -> list[Stand]:
+    """Wait until all ranks are done, or nobody moves any more."""
+    found: dict[int, Stand] = {}
+    deadline = time.monotonic() + LIMIT
+    used = -1.0
+    still_since = time.monotonic()
+    while len(found) < len(lines) and time.monotonic() < deadline:
+        left = {line: rank for rank, line in enumerate(lines) if rank not in found}
+        for line in wait(list(left), POLL):
+            found[left[line]] = _received(line)  # type: ignore[index, arg-type]
+        now = _cpu_seconds([processes[rank] for rank in left.values() if rank not in found])
+        if now != used:
+            used = now
+            still_since = time.monotonic()
+        elif time.monotonic() - still_since > QUIET:
+            break
+    for rank, line in enumerate(lines):
+        if rank not in found:
+            found[rank] = _asked(line)
+    return [found[rank] for rank in range(len(lines))]
+
+
+def _received(line: Connection) -> Stand:
+    try:
+        stand: Stand = pickle.loads(line.recv_bytes())
+    except (EOFError, OSError):
+        return Stand("raised", "nothing: its process has died")
+    return stand
+
+
+def _asked(line: Connection) -> Stand:
+    with suppress(OSError):
+        line.send_bytes(b"where?")
+        if line.poll(5):
+            return _received(line)
+    return Stand("stands")
+
+
+def _cpu_seconds(processes: list[Any]) -> float:
+    """Return what these and all below them have used, and a number that no other has as long as one is at work."""
+    psutil = import_psutil("the casebook")
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.Error):
+            top = psutil.Process(process.pid)
+            for each in (top, *top.children(recursive=True)):
+                times = each.cpu_times()
+                total += times.user + times.system
+                if each.status() == psutil.STATUS_RUNNING:  # also one that waits for a core
+                    total += time.monotonic()
+    return total

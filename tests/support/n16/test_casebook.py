@@ -1,0 +1,216 @@
+"""The cases of notebook 16: sick as the notebook has them, right in more than one way, and forecasts that come true."""
+
+import ast
+import json
+import os
+
+import pytest
+import torch
+
+from support.kit.mistakes import edited
+from support.kit.source import source_of
+from support.n16 import case_four_numbers, case_friday, case_good_at_home, case_higher_curve, checks
+from support.n16.warm import on_ranks, stands_told
+from tests.sizes import size
+from tools.hygiene import joined
+from tools.project import ROOT
+
+NAME = "16_when_it_breaks.ipynb"
+SICK = {
+    "job_1": case_friday.sick_1(),
+    "job_2": case_four_numbers.sick_2(),
+    "job_3": case_higher_curve.job_3,
+    "job_4": case_good_at_home.sick_4(),
+}
+RIGHT = {
+    "job_1": case_friday.job_1,
+    "job_2": case_four_numbers.job_2,
+    "job_3": case_higher_curve.job_3,
+    "job_4": case_good_at_home.job_4,
+}
+FORECASTS = {f"forecast_{number}": getattr(checks, f"check_job_{number}").reference[1] for number in range(1, 5)}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def two_worlds():
+    """Try a job with two of its trials in the suite, with all of them to prove."""
+    kept = {case: case.TRIALS for case in (case_friday, case_four_numbers, case_higher_curve, case_good_at_home)}
+    for case, trials in kept.items():
+        case.TRIALS = size(suite=trials[:2], prove=trials)
+    yield
+    for case, trials in kept.items():
+        case.TRIALS = trials
+
+
+def stored(path):
+    cells = json.loads((ROOT / "notebooks" / path).read_text(encoding="utf-8"))["cells"]
+    code = [joined(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    parts = [part for text in code if "support.setup" not in text for part in ast.parse(text).body]
+    return {part.name: ast.dump(part) for part in parts if isinstance(part, ast.FunctionDef)}
+
+
+def tree(function):
+    return ast.dump(ast.parse(source_of(function)).body[0])
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_the_notebook_has_the_sick_job_and_its_solution_the_right_one(name):
+    assert stored(NAME)[name] == tree(SICK[name])
+    assert stored(f"solutions/{NAME}")[name] == tree(RIGHT[name])
+
+
+# ---- repairs of other kinds
+
+PADDED = (
+    "    share = len(rows) // world\n    mine = torch.arange(rank, share * world, world)\n",
+    "    total = -(-len(rows) // world) * world\n    mine = torch.arange(rank, total, world) % len(rows)\n",
+)
+SAMPLED = (
+    PADDED[0],
+    "    mine = torch.tensor(list(DistributedSampler(rows, world, rank, shuffle=False)))\n",
+)
+ASKED = (
+    "            loss = F.mse_loss",
+    "            more = torch.ones(())\n            dist.all_reduce(more)\n"
+    "            if more < world:\n                break\n            loss = F.mse_loss",
+)
+SAID_SO = (
+    '        print(f"epoch',
+    '        else:\n            dist.all_reduce(torch.zeros(()))\n        print(f"epoch',
+)
+GATHERED = (
+    "    dist.all_reduce(right)\n    dist.all_reduce(seen)\n    return (right / seen).item()",
+    "    parts = [None] * dist.get_world_size()\n    dist.all_gather_object(parts, (right.item(), seen.item()))\n"
+    "    return sum(part[0] for part in parts) / sum(part[1] for part in parts)",
+)
+BLOCKS = (
+    "range(dist.get_rank(), len(dataset), dist.get_world_size())",
+    "torch.arange(len(dataset)).tensor_split(dist.get_world_size())[dist.get_rank()].tolist()",
+)
+DIVIDED = (
+    ("lr=learning_rate / world", "lr=learning_rate"),
+    ("dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad)\n                parameter.grad /= world"),
+)
+NOT_KEPT = ("persistent_workers=workers > 0", "persistent_workers=False")
+MADE_ANEW = (
+    ("    loader = DataLoader(dataset, 4", "    loader = lambda: DataLoader(dataset, 4"),
+    ("in loader:", "in loader():"),
+)
+BY_INDEX = (
+    ("(self, index):\n", "(self, asked):\n            epoch, index = asked\n"),
+    ("self.epoch + index", "epoch + index"),
+    ("    loader = DataLoader(dataset, 4, sampler=sampler,",
+     "    class Told(Sampler):\n        def __len__(self):\n            return len(sampler)\n\n"
+     "        def __iter__(self):\n            return iter([(dataset.epoch, index) for index in sampler])\n\n"
+     "    loader = DataLoader(dataset, 4, sampler=Told(),"),
+)  # fmt: skip
+
+REPAIRS = {
+    "1 padded": ("job_1", edited(RIGHT["job_1"], PADDED)),
+    "1 dealt by the sampler": ("job_1", edited(RIGHT["job_1"], SAMPLED)),
+    "1 asked before each step": ("job_1", edited(SICK["job_1"], ASKED, SAID_SO)),
+    "2 gathered": ("job_2", edited(RIGHT["job_2"], GATHERED)),
+    "2 in blocks": ("job_2", edited(RIGHT["job_2"], BLOCKS)),
+    "3 divided, and the whole rate": ("job_3", edited(RIGHT["job_3"], *DIVIDED)),
+    "4 workers not kept": ("job_4", edited(SICK["job_4"], NOT_KEPT)),
+    "4 a loader for each epoch": ("job_4", edited(SICK["job_4"], *MADE_ANEW)),
+    "4 the epoch in the index": ("job_4", edited(SICK["job_4"], *BY_INDEX)),
+}
+
+
+@pytest.mark.parametrize("repair", REPAIRS)
+def test_repairs_of_other_kinds_are_right(repair):
+    name, job = REPAIRS[repair]
+    check = getattr(checks, f"check_{name}")
+    verdict = check(job, check.reference[1])
+    assert verdict, verdict.message
+
+
+@pytest.mark.parametrize("given, told", [
+    (None, "still the stub: forecast_1"), ("a", "2 numbers in parentheses, not 'a'"), (33, "2 numbers in parentheses"),
+    ((33, True), "2 numbers in parentheses"), ((33, 9), "(33, 9) is not what comes out there"),
+    ([33, 10.0], "✓"),
+])  # fmt: skip
+def test_a_forecast_is_two_numbers_and_what_is_due_is_not_said(given, told):
+    verdict = checks.check_job_1(RIGHT["job_1"], given)
+    assert told in f"{'✓' * bool(verdict)} {verdict.message}"
+
+
+# ---- forecasts that come true
+
+
+@pytest.mark.parametrize("world, count, batch, epochs", [(2, 33, 4, 3), (3, 31, 5, 2)])
+def test_as_many_ranks_wait_as_the_forecast_counts_and_so_many_steps_are_left(world, count, batch, epochs):
+    stands = on_ranks(SICK["job_1"], world, {**case_friday.drawn_1(count), "batch_size": batch, "epochs": epochs})
+    batches = [-(-len(range(rank, count, world)) // batch) for rank in range(world)]
+    waiting = [rank for rank, stand in enumerate(stands) if stand.how == "stands"]
+    assert waiting == [rank for rank in range(world) if batches[rank] > min(batches)]
+    assert len(stands[0].said) < epochs
+    rows = [len(range(rank, 100_833, 64)) for rank in range(64)]
+    many = [-(-each // 25) for each in rows]
+    assert FORECASTS["forecast_1"] == (sum(each > min(many) for each in many), 10 * (max(many) - min(many)))
+
+
+def test_the_evaluation_counts_the_first_rows_twice():
+    rows = torch.eye(4)[torch.arange(10) % 4]
+    model = torch.nn.Linear(4, 4, bias=False)
+    model.weight.data = torch.eye(4)
+    labels = torch.arange(10) % 4
+    labels[:3] = (labels[:3] + 1) % 4
+    given = {"model": model, "rows": rows, "labels": labels, "batch_size": 4}
+    got = on_ranks(SICK["job_2"], 4, given)[0].value
+    assert got == pytest.approx(7 / 12)  # of 12 rows the first two, which are wrong, came twice
+    assert FORECASTS["forecast_2"] == pytest.approx(900 / (64 * -(-1000 // 64)))
+
+
+def test_four_ranks_are_one_with_the_batch_and_the_rate_of_the_forecast():
+    batch, rate = FORECASTS["forecast_3"]
+    data = {**case_higher_curve.drawn_3(96), "epochs": 3}
+    job = SICK["job_3"]
+    of_four = on_ranks(job, 4, {**data, "batch_size": 8, "learning_rate": 0.2})[0].value
+    of_one = on_ranks(job, 1, {**data, "batch_size": batch, "learning_rate": rate})[0].value
+    assert torch.allclose(of_four["weight"], of_one["weight"], rtol=0, atol=1e-12)
+
+
+def test_a_row_has_a_picture_for_each_start_of_the_job():
+    pictures = set()
+    for first, end in ((0, 3), (3, 5), (5, 7)):
+        given = {"rows": torch.zeros(4, 3), "epochs": end, "first_epoch": first, "workers": 2}
+        (stand,) = on_ranks(SICK["job_4"], 1, given)
+        pictures |= {tuple(picture) for _, number, picture in stand.value if number == 0}
+    assert len(pictures) == FORECASTS["forecast_4"]
+
+
+# ---- ranks
+
+
+def test_ranks_say_where_they_stand_what_they_have_raised_and_that_they_were_killed():
+    def job(dist, how):
+        print("begun")
+        if how == "die" and dist.get_rank() == 1:
+            os._exit(3)
+        if how == "raise" and dist.get_rank() == 1:
+            raise ValueError("no")
+        dist.barrier()
+
+    assert stands_told(on_ranks(job, 2, {"how": ""})) == "rank 0 has ended, rank 1 has ended"
+    raised = on_ranks(job, 2, {"how": "raise"})
+    assert stands_told(raised).startswith("rank 0 stands (line ")
+    assert "rank 1 raised ValueError: no (line " in stands_told(raised)
+    assert "dist.barrier()" in stands_told(raised)
+    assert raised[0].said == ("begun",)
+    assert on_ranks(job, 2, {"how": "die"})[1].value == "nothing: its process has died"
+
+
+def test_a_rank_knows_nothing_of_the_one_before_and_none_stays_behind():
+    def job(dist):
+        kept = getattr(torch, "kept", 0)
+        torch.kept = 1
+        return kept, os.getpid()
+
+    for _ in range(2):
+        stands = on_ranks(job, 2, {})
+        assert [stand.value[0] for stand in stands] == [0, 0]
+        for stand in stands:
+            with pytest.raises(ProcessLookupError):
+                os.kill(stand.value[1], 0)

@@ -1,0 +1,123 @@
+"""Answers to save and load of notebook 16: right ones of other kinds, and wrong ones that readers have written."""
+
+import io
+import os
+import zlib
+
+import pytest
+import torch
+
+from support import built
+from support.kit.mistakes import edited
+from support.n16 import checks as n16
+
+# ---- right
+
+
+def save_in_parts(path, model, optimizer, more):
+    """Another right answer: the checksum behind the content, of another kind, under a name that no other save has."""
+    import hashlib
+    import tempfile
+
+    handle, unfinished = tempfile.mkstemp(dir=path.parent)
+    os.close(handle)
+    torch.save([model.state_dict(), optimizer.state_dict(), more], unfinished)
+    with open(unfinished, "rb") as file:
+        digest = hashlib.sha256(file.read()).digest()
+    with open(unfinished, "ab") as file:
+        file.write(digest)
+    os.rename(unfinished, path)
+
+
+def load_in_parts(path, model, optimizer):
+    import hashlib
+
+    content = path.read_bytes()
+    assert hashlib.sha256(content[:-32]).digest() == content[-32:], "damaged"
+    weights, moments, more = torch.load(io.BytesIO(content[:-32]))
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(moments)
+    return more
+
+
+def save_pickled(path, model, optimizer, more):
+    """And another: pickle inside pickle, the old file kept under another name."""
+    import pickle
+
+    content = pickle.dumps((model.state_dict(), optimizer.state_dict(), more))
+    beside = path.with_suffix(".new")
+    beside.write_bytes(pickle.dumps((zlib.adler32(content), len(content), content)))
+    if path.exists():
+        backup = path.with_suffix(".old")
+        backup.unlink(missing_ok=True)
+        os.link(path, backup)
+    beside.replace(path)
+
+
+def load_pickled(path, model, optimizer):
+    import pickle
+
+    checksum, length, content = pickle.loads(path.read_bytes())
+    if zlib.adler32(content) != checksum or len(content) != length:
+        raise OSError("damaged")
+    weights, moments, more = pickle.loads(content)
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(moments)
+    return more
+
+
+@pytest.mark.parametrize("answer", [(save_in_parts, load_in_parts), (save_pickled, load_pickled)])
+def test_other_files_are_right_too(answer):
+    verdict = n16.check_state(*answer)
+    assert verdict, verdict.message
+
+
+# ---- wrong
+
+
+@pytest.mark.parametrize("change, told", [
+    (('open(unfinished, "wb")', 'open(unfinished, "xb")'), "after a kill has left an unfinished file, save raises"),
+    (("    file.flush()", "    file.flush(); os.replace(unfinished, path); os.replace(path, unfinished)"),
+     "is not there"),
+    (("    os.replace(unfinished, path)", "    os.replace(unfinished, path)\n    open(path, 'ab').close()"),
+     "on bit for bit"),
+    (("    os.replace(unfinished, path)", "    from shutil import move\n    move(unfinished, path)"), "on bit for bit"),
+    (("    with open(unfinished", "    unfinished = f'/tmp/{os.getpid()}.unfinished'\n    with open(unfinished"),
+     "is not written in path's folder"),
+])  # fmt: skip
+def test_a_save_is_judged_by_every_moment_of_it(change, told):
+    assert told in n16.check_state(edited(built.save, change), built.load).message
+
+
+@pytest.mark.parametrize("changes, told", [
+    ([("if zlib", "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib")],
+     "only after it has changed model or optimizer"),
+    ([("raise ValueError(f\"{path} is damaged: its checksum does not fit its content\")", "return {}")],
+     "neither loads a file that was cut off nor refuses it: it returns {}"),
+    ([('return state["more"]', "pass")], "it returned None"),
+    ([('return state["more"]', 'return state["more"]["step"]')], "it returned 3"),
+    ([('model.load_state_dict(state["model"])',
+       'for name, mine in model.named_parameters():\n        mine.data.copy_(state["model"][name])')],
+     "after load the weights and buffers are not those that were saved."),
+    ([("if zlib", "if len(content) < 100 or zlib"), ("!= checksum", "!= checksum[:0] and content[:2] != b'PK'")],
+     "with one byte changed"),
+])  # fmt: skip
+def test_a_load_is_judged_by_what_it_leaves(changes, told):
+    verdict = n16.check_state(built.save, edited(built.load, *changes))
+    assert verdict.status == "wrong"
+    assert told in verdict.message
+
+
+def test_what_is_imported_or_defined_outside_is_told_where_it_will_be_missing():
+    lost = edited(built.save, ("zlib.crc32", "binascii.crc32"), names={"binascii": zlib})
+    message = n16.check_state(lost, built.load).message
+    assert "name 'binascii' is not defined" in message
+    assert "go into a file of their own" in message
+    assert "`file.write(binascii" in message
+
+
+def test_a_state_that_only_this_process_knows_is_none():
+    kept = edited(built.save, ("os.replace(unfinished, path)", "os.replace(unfinished, path)\n    save.more = more"))
+    known = edited(built.load, ('state["more"]', "save.more"))
+    message = n16.check_state(kept, known).message
+    assert "has no attribute 'more'" in message

@@ -12,7 +12,8 @@ RIGHT = 6000.0
 
 def handed_over(gpu, late):
     """sglang#37965: weights come in on a copy stream, layer by layer, and are used in another one."""
-    copies, compute = gpu.new_stream("copies"), gpu.current_stream()
+    copies = gpu.new_stream("copies")
+    compute = gpu.current_stream()
     layers = [gpu.host(torch.full((1000,), i + 1.0), f"layer {i}") for i in range(3)]
     total = gpu.empty_like(layers[0]).zero_()
     for layer in layers:
@@ -27,7 +28,8 @@ def handed_over(gpu, late):
 
 def shared_buffer(gpu, late):
     """Megatron-LM#6207: the shards of a model are gathered, one after the other, into one buffer."""
-    gather, compute = gpu.new_stream("gather"), gpu.current_stream()
+    gather = gpu.new_stream("gather")
+    compute = gpu.current_stream()
     shards = [gpu.host(torch.full((1000,), i + 1.0), f"shard {i}") for i in range(3)]
     with gpu.use_stream(gather):
         buffer = gpu.empty_like(shards[0])
@@ -43,7 +45,8 @@ def shared_buffer(gpu, late):
 
 def refilled(gpu, late):
     """pytorch#126946: one pinned batch of the host is filled again and again."""
-    side, compute = gpu.new_stream("side"), gpu.current_stream()
+    side = gpu.new_stream("side")
+    compute = gpu.current_stream()
     batch = gpu.host(torch.zeros(1000), "batch")
     total = gpu.empty_like(batch).zero_()
     for i in range(3):

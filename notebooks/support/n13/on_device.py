@@ -68,7 +68,7 @@ def early_read(gpu, waits, late):
 # ---- section 2: what a wait costs
 
 
-def last_end(gpu, way, copy=2, kernel=3):
+def end_of_kernels(gpu, way, copy=2, kernel=3):
     """Return when the last of three kernels has ended, in ticks of 20 ms."""
     tick = 0.02
     compute = gpu.current_stream()
@@ -127,7 +127,8 @@ def in_the_loop(batches, gpu):
 
 def without_a_bound(batches, gpu):
     """Copy one batch ahead, tell the allocator who reads it, and never let the host wait."""
-    side, ready = gpu.new_stream(), None
+    side = gpu.new_stream()
+    ready = None
     for x in chain(batches, [None]):
         with gpu.use_stream(side):
             coming = None if x is None else (x.to(gpu.device, non_blocking=True), side.record_event())
@@ -141,7 +142,8 @@ def without_a_bound(batches, gpu):
 
 def by_order(batches, gpu):
     """Copy one batch ahead; hold each until the copy stream waits for its reader, and never let the host wait."""
-    side, ready = gpu.new_stream(), None
+    side = gpu.new_stream()
+    ready = None
     for x in chain(batches, [None]):
         with gpu.use_stream(side):
             coming = None if x is None else (x.to(gpu.device, non_blocking=True), side.record_event())
@@ -258,7 +260,7 @@ def seen_of_loop(gpu, chunks, *costs):
     """Return what the device itself noted of your loop: a row [lane, start, end] for each copy and kernel, in s."""
     x, y, stage = work_for(gpu)
     with costing(gpu, len(x), costs):
-        return rows_of(device_trace(gpu, lambda: stream(gpu, stage, x.chunk(chunks), y.chunk(chunks))))
+        return trace_rows(device_trace(gpu, lambda: stream(gpu, stage, x.chunk(chunks), y.chunk(chunks))))
 
 
 def device_trace(gpu: RealStreams, work: Callable[[], object]) -> Trace:
@@ -296,7 +298,7 @@ def _in_its_lane(span: Span) -> Span | None:
     return None
 
 
-def rows_of(trace: Trace) -> torch.Tensor:
+def trace_rows(trace: Trace) -> torch.Tensor:
     """Return a trace as numbers: [lane, start, end]."""
     return torch.tensor(
         [[LANES.index(span.lane), span.start, span.end] for span in trace], dtype=torch.float64
@@ -364,7 +366,8 @@ def record_streams() -> dict[str, Any]:
         note(by_the_host, waits)
     note(by_events)
     for way in WAYS:
-        note(last_end, way)
+        note(end_of_kernels, way)
+        note(end_of_kernels, way, 0)
     for loop, (copy, step), drops in product(LOOPS, ((0.01, 0.02), (0.03, 0.02)), (False, True)):
         note(epoch, loop, copy, step, drops)
     for costs in COSTS:

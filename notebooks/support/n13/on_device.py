@@ -38,6 +38,8 @@ TIMES = 200
 """How often the notebook runs early_read without being late."""
 FEW = 10
 """How often it runs an exhibit, and a loop without one of its waits."""
+NAN = -1.0
+"""Stands for nan in a recording."""
 SLEEPS = (0, 0.02)
 """Seconds by which the exhibits' kernels, or copies, are late."""
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -339,7 +341,8 @@ def wrong_of(device: RealStreams | InPlaceOfADevice, exhibit: Callable[..., Any]
         return str(error)
     wrong = [number for number in numbers if number != RIGHT]
     told = f"{len(wrong)} of {FEW} runs are wrong"
-    return f"{told}, such as {wrong[0]:.0f} for {RIGHT:.0f}" if wrong else told
+    shown = ["nan" if number == NAN else f"{number:.0f}" for number in wrong]
+    return f"{told}, such as {shown[0]} for {RIGHT:.0f}" if wrong else told
 
 
 # ---- recorded for those who have no device
@@ -357,7 +360,8 @@ def record_streams() -> dict[str, Any]:
 
     def note_often(times: int, function: Any, *arguments: Any) -> None:
         key = key_of_often(times, *arguments)
-        results.setdefault(function.__name__, {})[key] = device.run_often(times, function, *arguments)
+        numbers = torch.tensor(device.run_often(times, function, *arguments)).nan_to_num(nan=NAN)
+        results.setdefault(function.__name__, {})[key] = numbers.tolist()
 
     for waits in (False, True):
         for late in (0, LATE):

@@ -109,7 +109,7 @@ class RealStreams(Accelerator):
 
 
 class InPlaceOfADevice:
-    """What a recording holds of the runs of a cell, by their arguments.
+    """What a recording holds of the runs of a cell, by their arguments; of several functions, by their names first.
 
     module: where the functions stand that were recorded, by their names. Without it nobody is asked what he runs.
     """
@@ -141,12 +141,13 @@ class InPlaceOfADevice:
                 f"{function.__name__} is not the function that was recorded: what it gives needs a GPU, or a C++ "
                 "compiler for the simulated one"
             )
-        if asked not in self.results:
+        own = self.results.get(function.__name__, self.results)  # several functions: a table each
+        if asked not in own:
             raise LookupError(
-                f"{function.__name__} is recorded for ({'), ('.join(self.results)}), not for ({asked}): "
+                f"{function.__name__} is recorded for ({'), ('.join(own)}), not for ({asked}): "
                 "that needs a GPU, or a C++ compiler for the simulated one"
             )
-        return self.results[asked]
+        return own[asked]
 
 
 def same_program(one: object, other: object) -> bool:

@@ -93,9 +93,9 @@ RECORDINGS = (
     Recording("two_streams", "09", "support.n09.on_device:record_two_streams", "results", simulated=True),
     Recording("memory_limit", "10", "support.n10.on_device:record_memory", "results", simulated=True),
     Recording("two_devices", "11", "support.n11.on_device:record_two_devices", "results", simulated=True),
-    Recording("early_read", "13", "support.n13.on_device:record_early_read", "results", simulated=True),
-    Recording("late_messages", "14", "support.n14.on_device:record_late_messages", "results", simulated=True),
     Recording("four_devices", "12", "support.n12.on_device:record_four_devices", "results", simulated=True),
+    Recording("early_read", "13", "support.n13.on_device:record_streams", "results", simulated=True),
+    Recording("late_messages", "14", "support.n14.on_device:record_late_messages", "results", simulated=True),
 )
 _KNOWN = {recording.name: recording for recording in RECORDINGS}
 

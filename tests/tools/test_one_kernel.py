@@ -131,7 +131,7 @@ def test_a_device_is_started_by_notebooks_01_and_09_to_13_alone_and_by_their_sol
 
 
 RECORDING = {f"n{number}/on_device.py" for number in ("09", "10", "11", "12", "13")} | {"n01/copies.py"}
-JUDGING = {"n12/articles.py"}
+JUDGING = {"n12/articles.py", "n13/device_judge.py", "n13/museum.py"}
 """An exercise that is judged on the devices, too, which a cell has started."""
 
 

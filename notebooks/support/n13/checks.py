@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
 
 from lib.streams.races import HOST, VectorClock
 from support.kit.exact import exact_number
 from support.kit.exercise import Exercise, cases
 from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
+from support.kit.mistakes import edited
+from support.n13 import timing
 from support.n13.clocks import ask_clocks as ask_clocks
 from support.n13.clocks import programs as programs
 from support.n13.clocks import reference_step
-from support.n13.on_device import judged_on_a_device_too
-from support.n13.prefetching import fault_of_prefetch
+from support.n13.device_judge import judged_on_a_device_too, wrong_numbers
+from support.n13.museum import REPAIRED, judge_of
+from support.n13.prefetching import EPOCH, blocks_of, fault_of_prefetch
 from support.n13.prefetching import issued as issued
 from support.n13.prefetching import one_ahead as one_ahead
-from support.n13.runs import ModelGPU, damaged, earliest, launch_way, outcomes
+from support.n13.runs import damaged, earliest, launch_way, outcomes
 from support.n13.streaming import EDGES, fault_of_streamed
 from support.n13.streaming import run_streamed as run_streamed
 from support.n13.streaming import stream_chunks as stream_chunks
@@ -63,14 +64,24 @@ guess_hurried = Guess(
 )
 guess_timed = exact_number(
     "what the host's clock shows",
-    lambda: ask_time(_by_the_host(True))(5.0, (2.0, 2.0, 2.0)),
+    lambda: 10 * (timing.ask_time(timing.by_the_hosts_clock_and_a_wait)(5.0, (2.0, 2.0, 2.0)) or 0),
     "ms",
     said={
-        6: "the three kernels alone; synchronize waits for all",
-        5: "the earlier kernel alone",
+        60: "the three kernels alone; synchronize waits for all",
+        50: "the earlier kernel alone",
         0: "what the launches take, without synchronize",
     },
-    tried=Tried(right=11, wrong=6),
+    tried=Tried(right=110, wrong=60),
+)
+guess_blocks = exact_number(
+    "the batches that the device holds at most",
+    lambda: blocks_of(issued(partial(one_ahead, lead=EPOCH), EPOCH).operations),
+    "batches",
+    said={
+        2: "the batch in use and the next one: so many are held by a name",
+        3: "the two that names hold, and one on its way",
+    },
+    tried=Tried(right=12, wrong=2),
 )
 guess_step = exact_number(
     "a step with copies ahead",
@@ -149,67 +160,25 @@ check_step = Exercise(
 
 # ---- exercise 2: the time of some work on the device
 
-DeviceTimer: TypeAlias = Callable[[Callable[[], object], Any], float]
-
-
-def _device_ms(work: Callable[[], object], cuda: Any) -> float:
-    start, end = (cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))
-
-
-def _by_the_host(waits: bool, before: bool = False) -> DeviceTimer:
-    def timed(work: Callable[[], object], cuda: Any) -> float:
-        if before:
-            cuda.synchronize()
-        begin = cuda.host
-        work()
-        if waits:
-            cuda.synchronize()
-        return round(float(cuda.host - begin), 9)
-
-    return timed
-
-
-def _waits_inside(work: Callable[[], object], cuda: Any) -> float:
-    def work_and_wait() -> None:
-        work()
-        cuda.synchronize()
-
-    return _device_ms(work_and_wait, cuda)
-
-
-def ask_time(timing: DeviceTimer) -> Callable[[float, Sequence[float]], float]:
-    """Return the function that times kernels behind `waiting` ms of other work on a ModelGPU."""
-
-    def timed(waiting: float, kernels: Sequence[float]) -> float:
-        cuda = ModelGPU()
-        if waiting:
-            cuda.launch(waiting)
-        got = timing(lambda: list(map(cuda.launch, kernels)), cuda)
-        return got if got is None else round(float(got), 9)
-
-    return timed
-
-
 check_device_ms = Exercise(
     "device_ms",
-    reference=_device_ms,
-    view=ask_time,
-    cases=cases("waiting kernels", [(0.0, (2.0,) * 3), (5.0, (2.0,) * 3), (5.0, (0.25,)), (9.0, ())]),
+    reference=timing.device_ms,
+    view=timing.ask_time,
+    cases=cases("waiting kernels", [(5.0, (2.0,) * 3), (0.0, (2.0,) * 3), (5.0, (0.25,)), (9.0, ())]),
     praise="the device's time in all {count} cases",
+    fault=timing.fault_of_time,
     mistakes={
-        "The host's clock times the launches, not the work.": _by_the_host(False),
-        "The host's clock waits for what was in the stream before, too.": _by_the_host(True),
-        "To empty the stream first lets the launches show.": _by_the_host(True, before=True),
-        "Record the second event first, then wait: else what the host does after its wait is measured, "
-        "too.": _waits_inside,
-        "elapsed_time gives milliseconds already.": lambda work, cuda: _device_ms(work, cuda) / 1000,
-        "elapsed_time asks the earlier event for the later one.": lambda work, cuda: -_device_ms(work, cuda),
-        "The first event belongs before the work.": lambda work, cuda: (work(), 0.0)[1],
+        "The host's clock times the launches, not the work.": timing.by_the_hosts_clock,
+        "The host's clock times the launches, and in seconds.": timing.in_the_hosts_seconds,
+        "The host's clock waits for what was in the stream before, too.": timing.by_the_hosts_clock_and_a_wait,
+        "The device runs empty on the way, and then it waits for a launch, which is measured, too.": (
+            timing.with_a_wait_inside
+        ),
+        "elapsed_time gives milliseconds already.": lambda work, cuda: timing.device_ms(work, cuda) / 1000,
+        "elapsed_time asks the earlier event for the later one.": lambda work, cuda: (
+            -timing.device_ms(work, cuda)
+        ),
+        "Both marks lie on the same side of the work.": timing.with_both_marks_behind,
     },
 )
 
@@ -219,7 +188,9 @@ check_device_ms = Exercise(
 check_prefetch = Exercise(
     "my_prefetch",
     reference=one_ahead,
-    judge=judged(fault_of_prefetch, "all items, copied one ahead, no race, and the host waits for no copy."),
+    judge=judged(
+        fault_of_prefetch, "all items, copied one ahead, no race, and four blocks are enough for any epoch."
+    ),
 )
 
 
@@ -232,7 +203,8 @@ check_streamed = Exercise(
         judged(
             fault_of_streamed,
             "right results, no race, no wait too many, two inputs and no more than three outputs.",
-        )
+        ),
+        wrong_numbers,
     ),
     mistakes={
         EDGES[edge]: partial(stream_chunks, kept="123405".replace(number, ""))
@@ -250,5 +222,61 @@ check_streamed = Exercise(
         "F1 waits for D0, because it writes the block that D0 reads. Hold": partial(stream_chunks, outputs=1),
         "the host stands still until": partial(stream_chunks, kept="123405h"),
         "blocks of device memory are in use": partial(stream_chunks, depth=8),
+    },
+)
+
+
+# ---- exercises 5 to 7: the missing line of three exhibits
+
+
+check_handed = Exercise(
+    "handed_over",
+    reference=REPAIRED["handed_over"],
+    judge=judge_of("handed_over", passed_on=True),
+    mistakes={
+        "Behind the `del` this block goes back to the pool of the copy stream, unless the allocator knows who else "
+        "reads it.": edited(REPAIRED["handed_over"], ("record_stream(compute)", "record_stream(copies)")),
+        "copy 1 now waits for addition 0": edited(
+            REPAIRED["handed_over"], ("weight.record_stream(compute)", "copies.wait_stream(compute)")
+        ),
+        "the host stands still until": edited(
+            REPAIRED["handed_over"], ("weight.record_stream(compute)", "compute.synchronize()")
+        ),
+        "So it is the layer after the next that gets the block.": edited(
+            REPAIRED["handed_over"],
+            ("        weight.record_stream(compute)\n        del weight\n", ""),
+        ),
+        "in one stream now": edited(
+            REPAIRED["handed_over"], ('gpu.new_stream("copies")', "gpu.current_stream()")
+        ),
+    },
+)
+check_shared = Exercise(
+    "shared_buffer",
+    reference=REPAIRED["shared_buffer"],
+    judge=judge_of("shared_buffer"),
+    mistakes={
+        "Nobody gives this buffer back, so it is for the next writer to wait, and a wait holds what is launched "
+        "behind it.": edited(
+            REPAIRED["shared_buffer"],
+            ("        gather.wait_stream(compute)\n", ""),
+            ("        total += buffer\n", "        total += buffer\n        buffer.record_stream(compute)\n"),
+        ),
+        "the host stands still until": edited(
+            REPAIRED["shared_buffer"], ("gather.wait_stream(compute)", "compute.synchronize()")
+        ),
+    },
+)
+check_refilled = Exercise(
+    "refilled",
+    reference=REPAIRED["refilled"],
+    judge=judge_of("refilled", host_waits=True),
+    mistakes={
+        "A stream that waits doesn't stop the host, and here it is the host that comes too early.": edited(
+            REPAIRED["refilled"], ("side.synchronize()", "side.wait_stream(compute)")
+        ),
+        "copy 1 now waits for addition 0": edited(
+            REPAIRED["refilled"], ("side.synchronize()", "compute.synchronize()")
+        ),
     },
 )

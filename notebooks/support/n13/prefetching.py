@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
@@ -15,56 +17,152 @@ from lib.streams.races import HOST, Clocks, Operation, find_races, happens_befor
 from support.kit.raised import in_case
 
 Prefetch: TypeAlias = Callable[[Iterable[Any], Any], Iterator[Any]]
-Issued: TypeAlias = tuple[list[Operation], list[float], str, str]
+EPOCH = 12  # batches, for the memory that they take
+BLOCKS = 4  # of memory are enough for any number of batches
 
 
-def issued(prefetch: Prefetch, batches: int, moves: bool = False) -> Issued:
-    """Run a prefetcher with a consumer that drops each batch; return operations, values, a problem, greed.
+@dataclass
+class Issued:
+    """What a prefetcher did for one user: operations, the batches' numbers in order, what is wrong with an item."""
 
-    moves: after the first batch the consumer lets the host wait for it, and goes on in another stream.
+    operations: list[Operation]
+    seen: list[float] = field(default_factory=list)
+    greed: str = ""
+    problem: str = ""
+
+
+class User:
+    """Use each batch in a kernel F0, F1, … of the stream that is current, and drop it at once, as most loops do.
+
+    moves: behind the first batch the host waits for its kernel, and the user goes on in another stream. stops: the user
+    leaves behind batch 1, and somebody else gets its memory.
     """
-    gpu = PretendGPU()
-    seen = list[float]()
-    greed = ""
 
-    def loader() -> Iterator[Any]:
-        nonlocal greed
+    def __init__(self, habit: str = "") -> None:
+        self.habit = habit
+        self.gpu = PretendGPU()
+        self.issued = Issued(self.gpu.operations)
+
+    def use(self, prefetch: Prefetch, batches: int) -> Issued:
+        """Run a prefetcher to its end, or to that of its user."""
+        if self.habit == "stops":
+            self._stop_early(prefetch, batches)
+            return self.issued
+        with ExitStack() as place:
+            for batch in prefetch(self._loader(batches), self.gpu):
+                if not self._step(batch):
+                    break
+                del batch
+                if len(self.issued.seen) > batches:
+                    self.issued.problem = "there is no end"
+                    break
+                if self.habit == "moves" and len(self.issued.seen) == 1:
+                    self.gpu.current_stream().synchronize()  # whose blocks are free from now on
+                    place.enter_context(self.gpu.use_stream(self.gpu.new_stream("another")))
+        return self.issued
+
+    def _loader(self, batches: int) -> Iterator[Any]:
         for i in range(batches):
-            if i > len(seen) + 2:
-                greed = f"batch {i} is asked for before batch {len(seen)} is handed over: take one at a time."
-            yield gpu.host(torch.full((4,), float(i)), f"batch {i}")
+            ahead = len(self.issued.seen)
+            if i > ahead + 2:
+                self.issued.greed = (
+                    f"batch {i} is asked for before batch {ahead} is handed over: take one at a time."
+                )
+            yield self.gpu.host(torch.full((4,), float(i)), f"batch {i}")
 
-    with ExitStack() as place:
-        for batch in prefetch(loader(), gpu):
-            if not (isinstance(batch, PretendTensor) and batch.block.on_device):
-                return gpu.operations, seen, greed, f"item {len(seen)} is not a tensor on the device"
-            with gpu.span(gpu.current_stream(), "", f"F{len(seen)}"):
-                result = batch + 0
-            seen.append(float(result.as_subclass(Tensor)[0]))  # to look is no operation of the GPU
-            del batch, result
-            if len(seen) > batches:
-                return gpu.operations, seen, greed, "there is no end"
-            if moves and len(seen) == 1:
-                gpu.current_stream().synchronize()  # whose blocks are free from now on
-                place.enter_context(gpu.use_stream(gpu.new_stream("another")))
-    return gpu.operations, seen, greed, ""
+    def _step(self, batch: Any) -> bool:
+        seen = self.issued.seen
+        if not (isinstance(batch, PretendTensor) and batch.block.on_device):
+            self.issued.problem = f"item {len(seen)} is not a tensor on the device"
+            return False
+        with self.gpu.span(self.gpu.current_stream(), "", f"F{len(seen)}"):
+            result = batch + 0
+        seen.append(float(result.as_subclass(Tensor)[0]))  # to look is no operation of the GPU
+        return True
+
+    def _stop_early(self, prefetch: Prefetch, batches: int) -> None:
+        self._use_two(iter(prefetch(self._loader(batches), self.gpu)))
+        # Nobody holds the generator any more, and it gets no turn. torch has 32 streams of a kind: somebody gets this
+        # one, and what is in its pool.
+        for stream in self.gpu.streams:
+            with self.gpu.use_stream(stream), self.gpu.span(stream, "", "its next owner"):
+                _all_of_it = [self.gpu.empty_like(torch.zeros(4)).fill_(0.0) for _ in range(2 * BLOCKS)]
+
+    def _use_two(self, items: Iterator[Any]) -> None:
+        for batch in items:
+            if not self._step(batch) or len(self.issued.seen) == 2:
+                break
+            del batch
+
+
+def issued(prefetch: Prefetch, batches: int, habit: str = "") -> Issued:
+    """Run a prefetcher with a user of this habit."""
+    return User(habit).use(prefetch, batches)
+
+
+HABITS = {
+    "moves": (
+        "if its user goes on in another stream behind batch 0, {race}. Ask for `gpu.current_stream()` at each "
+        "hand-over: it is the one that will use the batch."
+    ),
+    "stops": (
+        "if its user leaves the loop behind batch 1, {race}. What you do behind the last `yield` is never done."
+    ),
+}
 
 
 def fault_of_prefetch(answer: Prefetch) -> str:
-    """Look at the items, then at the order of the operations, by happens-before."""
+    """Look at the items, then at the order of the operations, at memory, and at users of other habits."""
     for batches in (6, 1, 0, 2):
         with in_case(f"with {batches} batches"):
-            operations, seen, greed, problem = issued(answer, batches)
-            moved = find_races(issued(answer, batches, moves=True)[0])
-        problem = problem or _items(seen, batches) or _order(operations, batches) or greed
+            found = issued(answer, batches)
+        problem = (
+            found.problem or _items(found.seen, batches) or _order(found.operations, batches) or found.greed
+        )
         if problem:
             return f"with {batches} batches {problem}"
-        if moved:
-            return (
-                f"if its user goes on in another stream after batch 0, {moved[0]}. Ask for `gpu.current_stream()` "
-                "at each hand-over: it is the one that will use the batch."
-            )
+    with in_case(f"with {EPOCH} batches"):
+        problem = _memory(issued(answer, EPOCH).operations)
+    if problem:
+        return problem
+    for habit, said in HABITS.items():
+        with in_case(f"with a user that {habit}"):
+            races = find_races(issued(answer, 6, habit).operations)
+        if races:
+            return said.format(race=races[0])
     return ""
+
+
+def _copies(operations: Sequence[Operation]) -> list[Operation]:
+    return [op for op in operations if op.kind == "launch" and any("batch" in r.block for r in op.reads)]
+
+
+def blocks_of(operations: Sequence[Operation]) -> int:
+    """Return how many blocks of device memory the batches were copied to."""
+    return len({region.block for op in _copies(operations) for region in op.writes})
+
+
+def _memory(operations: Sequence[Operation]) -> str:
+    """Refuse memory that grows with the epoch: held by a name, or by a host that is far ahead of the device."""
+    lanes = {op.lane for op in _copies(operations)}
+    blocks = blocks_of(operations)
+    if blocks <= BLOCKS:
+        return ""
+    told = f"{EPOCH} batches take {blocks} blocks of device memory"
+    alive = set[str]()
+    most = 0
+    for op in operations:
+        if op.kind == "allocate" and op.lane in lanes:
+            alive.add(op.label)
+        elif op.kind == "free":
+            alive.discard(op.label)
+        most = max(most, len(alive))
+    if most > BLOCKS:
+        return f"{told}: a list or variable of yours keeps batches that have been used."
+    return (
+        f"{told}. All are dropped in time, but a copy takes its memory when it is *launched*, and no step has ended by "
+        "then: nothing stops the host from launching the whole epoch."
+    )
 
 
 def _items(seen: list[float], batches: int) -> str:
@@ -92,7 +190,9 @@ def _order(operations: list[Operation], batches: int) -> str:
     for race in find_races(operations):
         if race.earlier.label.startswith("copy"):
             return f"{race}. Before you hand a batch over, its user's stream must wait for the copy."
-        return f"{race}. The batch was dropped, and the next copy took its memory: record_stream tells the allocator."
+        return (
+            f"{race}. The batch was dropped, and the next copy took its memory, which the kernel still reads."
+        )
     known = happens_before(operations)
     for i in range(batches - 1):
         kernel = kernels[f"F{i}"]
@@ -106,24 +206,6 @@ def _order(operations: list[Operation], batches: int) -> str:
             return (
                 f"F{i} waits for the copy of batch {i + 1}, too: wait_stream waits for all that is in the stream. "
                 "Record an event behind each copy, or wait before the next copy is launched."
-            )
-    return _held(operations, lanes)
-
-
-def _held(operations: Sequence[Operation], lanes: Collection[str]) -> str:
-    """Refuse a batch that lives on although it has been used, when a copy asks for the next one's memory."""
-    alive = set[str]()
-    copied = -1
-    for op in operations:
-        if op.kind == "allocate" and op.lane in lanes:
-            alive.add(op.label)
-            copied += 1
-        elif op.kind == "free":
-            alive.discard(op.label)
-        if len(alive) > 2:
-            return (
-                f"{len(alive)} batches are alive when batch {copied} is copied, and only batch {copied - 1} is yet "
-                "to be used: a list or variable of yours keeps an older one. `del` the name behind the yield."
             )
     return ""
 
@@ -146,25 +228,29 @@ def _stands_still(operations: Sequence[Operation]) -> str:
     return ""
 
 
-def _wait_and_record(gpu: Any, side: Any, batch: Any, event: Any) -> None:
+def _hand_over(gpu: Any, side: Any, batch: Any, event: Any) -> None:
     gpu.current_stream().wait_event(event)
     batch.record_stream(gpu.current_stream())
 
 
 def one_ahead(
-    batches: Iterable[Any], gpu: Any, before: Callable[..., object] = _wait_and_record
+    batches: Iterable[Any], gpu: Any, before: Callable[..., object] = _hand_over, lead: int = 1
 ) -> Iterator[Any]:
-    """Copy one ahead; before a batch is handed over, wait for its own event and tell the allocator."""
+    """Copy one ahead; before a batch is handed over, wait for its own event and tell the allocator.
+
+    lead: steps that the host may be ahead of the device, when it launches a copy; one more has just been launched.
+    """
     side = gpu.new_stream("copy")
+    used = list[Any]()
     ready = None
-    for x in batches:
+    for x in chain(batches, [None]):
+        if len(used) > lead:
+            used.pop(0).synchronize()
         with gpu.use_stream(side):
-            coming = x.to("cuda", non_blocking=True), side.record_event()
+            coming = None if x is None else (x.to(gpu.device, non_blocking=True), side.record_event())
         if ready is not None:
             before(gpu, side, *ready)
             yield ready[0]
+            used.append(gpu.current_stream().record_event())
         ready = coming
         del coming
-    if ready is not None:
-        before(gpu, side, *ready)
-        yield ready[0]

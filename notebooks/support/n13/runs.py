@@ -159,59 +159,6 @@ def outcomes(operations: Sequence[Operation], chunks: int, tries: int = 100) -> 
     return found
 
 
-# ---- A GPU with a clock and nothing else: what the host's clock sees of it, and what events see.
-
-LAUNCH = 0.01  # ms of the host for a launch
-
-
-class ModelGPU:
-    """A device with one stream, in ms: `host` is the host's clock, `busy` when the device will be idle."""
-
-    def __init__(self) -> None:
-        self.host = self.busy = 0.0
-
-    def launch(self, ms: float) -> None:
-        """Put a kernel into the stream: the host pays for the launch only."""
-        self.host += LAUNCH
-        self.busy = max(self.busy, self.host) + ms
-
-    def synchronize(self) -> None:
-        """Let the host wait until all is done."""
-        self.host = max(self.host, self.busy)
-
-    def Event(self, enable_timing: bool = False) -> ModelEvent:
-        """Return an event, as torch.cuda.Event does."""
-        return ModelEvent(self, enable_timing)
-
-
-class ModelEvent:
-    """Stand in for torch.cuda.Event: reached when the device gets to it."""
-
-    def __init__(self, gpu: ModelGPU, enable_timing: bool) -> None:
-        self.gpu = gpu
-        self.timed = enable_timing
-        self.at = -1.0
-
-    def record(self, stream: object = None) -> None:
-        """Put the event into the stream, which is a launch, too."""
-        self.gpu.host += LAUNCH
-        self.at = max(self.gpu.host, self.gpu.busy)
-
-    def synchronize(self) -> None:
-        """Let the host wait until it is reached."""
-        self.gpu.host = max(self.gpu.host, self.at)
-
-    def elapsed_time(self, end: ModelEvent) -> float:
-        """Return ms between two events; RuntimeError without enable_timing, or before both are reached."""
-        if not (self.timed and end.timed):
-            raise RuntimeError("both events must be made with enable_timing=True")
-        if min(self.at, end.at) < 0 or max(self.at, end.at) > self.gpu.host:
-            raise RuntimeError(
-                "elapsed_time needs both marks reached: first let the host wait for the later event"
-            )
-        return end.at - self.at
-
-
 # ---- torch's own race detector, the CUDA Sanitizer, asked about a list of our operations.
 #
 # Its rules are plain Python: `EventHandler` is told of launches, events and memory, which needs no GPU.

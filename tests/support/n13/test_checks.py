@@ -7,6 +7,7 @@ import pytest
 
 from lib.streams import DevicePrefetcher, find_races
 from support.n13 import checks as n13
+from support.n13 import on_device, timing
 
 
 def test_the_programs_have_the_races_of_find_races_and_enough_of_both_kinds():
@@ -169,9 +170,13 @@ def but(before):
 
 
 def wait_before_the_next_copy(batches, gpu):
+    """Need no event behind a copy: the wait for the stream stands where no later copy is in it."""
     side = gpu.new_stream("copy")
+    used = []
     ready = None
     for x in chain(batches, [None]):
+        if len(used) > 1:
+            used.pop(0).synchronize()
         if ready is not None:
             gpu.current_stream().wait_stream(side)
             record(gpu, ready)
@@ -179,8 +184,42 @@ def wait_before_the_next_copy(batches, gpu):
             coming = None if x is None else x.to("cuda", non_blocking=True)
         if ready is not None:
             yield ready
+            used.append(gpu.current_stream().record_event())
         ready = coming
         del coming
+
+
+def two_buffers_in_turn(batches, gpu, at_the_end=True):
+    """Take no memory for a batch at all: the copy waits until its buffer has been read."""
+    side = gpu.new_stream("copy")
+    buffers = []
+    used = []
+    ready = None
+    try:
+        for i, x in enumerate(chain(batches, [None])):
+            if x is not None:
+                with gpu.use_stream(side):
+                    if len(buffers) < 2:
+                        buffers.append(gpu.empty_like(x))
+                    if i >= 2:
+                        side.wait_event(used[i - 2])
+                    buffers[i % 2].copy_(x, non_blocking=True)
+                    coming = buffers[i % 2], side.record_event()
+            if ready is not None:
+                gpu.current_stream().wait_event(ready[1])
+                yield ready[0]
+                used.append(gpu.current_stream().record_event())
+            ready = coming if x is not None else None
+    finally:
+        if at_the_end:
+            side.wait_stream(gpu.current_stream())
+
+
+@pytest.mark.parametrize(
+    "right", [wait_before_the_next_copy, two_buffers_in_turn, on_device.by_order, partial(n13.one_ahead, lead=2)]
+)
+def test_prefetchers_that_are_built_otherwise_are_right(right):
+    assert n13.check_prefetch(right)
 
 
 def nothing_ahead(batches, gpu):
@@ -193,24 +232,8 @@ def nothing_ahead(batches, gpu):
         yield y
 
 
-def test_a_wait_for_the_stream_before_the_next_copy_is_as_good_as_one_for_an_event():
-    assert n13.check_prefetch(wait_before_the_next_copy)
-
-
-def bounded(keep, batches, gpu):
-    """Let the host wait until all steps but the latest `keep` are done."""
-    used = []
-    for batch in n13.one_ahead(batches, gpu):
-        yield batch
-        del batch
-        used.append(gpu.current_stream().record_event())
-        if len(used) > keep:
-            used.pop(0).synchronize()
-
-
 @pytest.mark.parametrize("depth", [2, 3, 9])
-def test_a_host_that_waits_for_an_older_step_is_no_fault_as_in_our_own_prefetcher(depth):
-    assert n13.check_prefetch(partial(bounded, depth - 1))
+def test_our_own_prefetcher_is_right_where_it_is_one_ahead(depth):
     ours = n13.check_prefetch(lambda batches, gpu: iter(DevicePrefetcher(batches, gpu, depth)))
     assert ours if depth == 2 else "one batch ahead, not more" in ours.message
 
@@ -261,24 +284,26 @@ def for_one_user(batches, gpu, waits=True):
     )
 
 
-def keeping_the_last(batches, gpu):
-    for y in n13.one_ahead(batches, gpu):
-        used = y
-        yield used
+def recorded_too_late(batches, gpu):
+    """Tell the allocator behind the yield: a user who leaves never lets it come so far."""
+    for y in n13.one_ahead(batches, gpu, lambda gpu, side, y, copied: gpu.current_stream().wait_event(copied)):
+        yield y
+        record(gpu, y)
 
 
 @pytest.mark.parametrize(
     "wrong, says",
     [
         (whole_epoch_first, "batch 5 is copied before batch 0 is handed over: one batch ahead"),
-        (keeping_all, "3 batches are alive when batch 2 is copied"),
+        (keeping_all, "a list or variable of yours keeps batches"),
+        (on_device.without_a_bound, "12 batches take 12 blocks of device memory. All are dropped in time"),
+        (partial(n13.one_ahead, lead=0), "stands still until all is computed"),
         (yielding_inside, "F0 ran in copy: you yield inside"),
         (lambda batches, gpu: n13.one_ahead(list(batches), gpu), "batch 5 is asked for before batch 0"),
-        (partial(bounded, 0), "stands still until all is computed"),
         (but(lambda gpu, side, batch, event: record(gpu, batch)), "must wait for the copy"),
         (
             but(lambda gpu, side, batch, event: gpu.current_stream().wait_event(event)),
-            "record_stream tells the allocator",
+            "the next copy took its memory, which the kernel still reads",
         ),
         (
             but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
@@ -292,8 +317,9 @@ def keeping_the_last(batches, gpu):
         (nothing_ahead, "nothing is prefetched"),
         (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),
         (for_one_user, "Ask for `gpu.current_stream()` at each hand-over"),
-        (keeping_the_last, "`del` the name"),
         (partial(for_one_user, waits=False), "if its user goes on in another stream"),
+        (recorded_too_late, "if its user leaves the loop behind batch 1"),
+        (partial(two_buffers_in_turn, at_the_end=False), "if its user leaves the loop behind batch 1"),
         (lambda batches, gpu: list(batches), "not a tensor on the device"),
         (lambda batches, gpu: 3, "TypeError"),
         (lambda batches, gpu: reversed(list(n13.one_ahead(batches, gpu))), "in order, got 5, 4"),
@@ -303,4 +329,55 @@ def keeping_the_last(batches, gpu):
 def test_famous_wrong_prefetchers_are_told_what_is_wrong(wrong, says):
     verdict = n13.check_prefetch(wrong)
     assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message
+
+
+# ---- exercise 2
+
+
+def with_the_stream_of_the_device(work, cuda):
+    start = cuda.Event(enable_timing=True)
+    end = cuda.Event(enable_timing=True)
+    cuda.current_stream().record_event(start)
+    work()
+    cuda.current_stream().record_event(end)
+    while not end.query():
+        pass
+    return start.elapsed_time(end)
+
+
+def by_its_own_import(work, cuda):
+    from time import perf_counter
+
+    began = perf_counter()
+    work()
+    return perf_counter() - began
+
+
+def warmed_up(work, cuda):
+    work()
+    return n13.check_device_ms.reference(work, cuda)
+
+
+def of_the_model(work, cuda):
+    before = cuda.busy
+    work()
+    return cuda.busy - before
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (timing.on_an_empty_device, "The device runs empty on the way"),
+        (timing.with_both_marks_before, "Both marks lie on the same side of the work"),
+        (warmed_up, "work() was called 2 times"),
+        (of_the_model, "'ModelCuda' object has no attribute 'busy'"),
+        (by_its_own_import, "3 kernels of 2 ms behind 5 ms of other work: the device needs 6.0 ms, you say"),
+        (lambda work, cuda: len([work()]), "the device needs 6.0 ms, you say 1.0"),
+    ],
+)
+def test_a_timer_that_asks_another_clock_is_told(wrong, says):
+    assert n13.check_device_ms(with_the_stream_of_the_device)
+    verdict = n13.check_device_ms(wrong)
+    assert verdict.status == "wrong"
     assert says in verdict.message, verdict.message

@@ -1,5 +1,6 @@
 """What notebook 13 runs where streams really run: in processes of their own, as it changes torch for the process."""
 
+import ast
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import torch
 
 from support import recordings
 from support.devices import RealStreams
-from support.n13 import on_device
+from support.n13 import device_judge
 from tools.project import ROOT
 
 NOTEBOOK = ROOT / "notebooks" / "13_cuda_streams.ipynb"
@@ -86,21 +87,33 @@ def test_on_a_device_it_prints_what_is_stored_and_the_wait_makes_it_right():
     assert python(IMPORTS + moved).endswith(f"{stored}1000000.0\n")
 
 
-def test_the_recorded_function_is_the_notebooks_word_for_word():
-    code, _ = cells("n13-02e")
-    source = (ROOT / "notebooks" / "support" / "n13" / "on_device.py").read_text(encoding="utf-8")
-    function = code[code.index("def early_read") : code.index("\n\n\ngpu = ")]
-    assert function in re.sub(r"  # type: ignore.*", "", source)
+def functions_of(text):
+    tree = ast.parse(re.sub(r"(?m)^(\s*)[!%].*$", r"\1pass", text))
+    return {part.name: ast.dump(part) for part in tree.body if isinstance(part, ast.FunctionDef)}
+
+
+def test_what_runs_on_the_device_is_recorded_word_for_word_as_the_notebook_has_it():
+    stored = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in stored if cell["cell_type"] == "code" and "setup" not in cell["metadata"].get("tags", [])]
+    shown = functions_of("\n".join("".join(cell["source"]) for cell in code))
+    room = ROOT / "notebooks" / "support" / "n13"
+    ours = {}
+    for file in ("on_device.py", "exhibits.py"):
+        ours |= functions_of((room / file).read_text(encoding="utf-8"))
+    recorded = recordings.load("early_read")["results"].keys() - {"numbers_without"}  # imported from the room
+    assert len(recorded) == 11
+    assert {name: shown[name] for name in recorded} == {name: ours[name] for name in recorded}
 
 
 def test_the_recording_says_that_no_gpu_made_it_and_holds_both_positions_of_the_switch():
     record = recordings.load("early_read")
     assert record["provenance"]["device"] == recordings.SIMULATED
     assert "gpu" not in record["provenance"]
-    assert record["results"]["False, 0.5"] == 0
-    assert record["results"]["True, 0.5"] == 1_000_000
-    assert set(record["results"]["200 times True, 0"]) == {1_000_000}
-    hurried = record["results"]["200 times False, 0"]
+    results = record["results"]["early_read"]
+    assert results["False, 0.5"] == 0
+    assert results["True, 0.5"] == 1_000_000
+    assert set(results["200 times True, 0"]) == {1_000_000}
+    hurried = results["200 times False, 0"]
     assert len(hurried) == 200
     assert {0, 1_000_000} < set(hurried) <= set(range(1_000_001)), "some lie between"
 
@@ -109,7 +122,7 @@ JUDGED = """
 from functools import partial
 from support.devices import start_device
 from support.n13 import checks
-from support.n13.on_device import wrong_numbers
+from support.n13.device_judge import wrong_numbers
 from support.n13.streaming import stream_chunks
 
 def missing(edge):
@@ -150,10 +163,10 @@ def test_on_a_real_gpu_a_loop_runs_with_late_kernels_and_nothing_is_called_slow_
         asked.append(late)
         return [2.0, 3.0, 4.0, 5.0]
 
-    monkeypatch.setattr(on_device, "numbers_of", right)
-    assert on_device.wrong_numbers(RealStreams(torch.device("cuda")), None) == ""
-    assert asked == [on_device.KERNEL]
+    monkeypatch.setattr(device_judge, "numbers_of", right)
+    assert device_judge.wrong_numbers(RealStreams(torch.device("cuda")), None) == ""
+    assert asked == [device_judge.KERNEL]
 
 
 def test_no_module_of_a_room_starts_a_device_when_it_is_imported():
-    assert on_device.started() is None
+    assert device_judge.started() is None

@@ -1,0 +1,250 @@
+"""Exercises 5 to 7 of notebook 13: three known bugs, repaired in one line; and six more, for a second opinion."""
+
+# mypy: allow-untyped-calls, allow-untyped-defs
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lib.streams.pretend import PretendGPU
+from lib.streams.pretend_tensor import PretendTensor
+from lib.streams.races import HOST, Operation, find_races, happens_before
+from support.devices import same_program
+from support.kit.exercise import Exercise
+from support.kit.judged import judged
+from support.kit.mistakes import edited
+from support.kit.raised import in_case
+from support.kit.verdict import Verdict
+from support.n13 import exhibits
+from support.n13.device_judge import judged_on_a_device_too, wrong_sums
+
+# ---- the repairs
+
+REPAIRED: dict[str, Any] = {
+    "handed_over": edited(
+        exhibits.handed_over,
+        ("        del weight\n", "        weight.record_stream(compute)\n        del weight\n"),
+    ),
+    "shared_buffer": edited(
+        exhibits.shared_buffer,
+        (
+            "    for shard in shards:\n",
+            "    for shard in shards:\n        gather.wait_stream(compute)\n",
+        ),
+    ),
+    "refilled": edited(
+        exhibits.refilled, ("        total += x\n", "        total += x\n        side.synchronize()\n")
+    ),
+}
+
+
+# ---- the judge
+
+
+class OneNameEach(PretendGPU):
+    """A PretendGPU on which two tensors of the host are two, also where a program gives both the same name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named = Counter[str]()
+
+    def host(self, x: Tensor, name: str = "input", *, pinned: bool = True) -> PretendTensor:
+        """Return the tensor as one that this GPU knows."""
+        self.named[name] += 1
+        count = self.named[name]
+        return super().host(x, name if count == 1 else f"{name} ({count})", pinned=pinned)
+
+
+@dataclass
+class _Seen:
+    """A run of an exhibit: its operations, its value, and where its copies and its additions stand in the list."""
+
+    operations: list[Operation]
+    value: object
+
+    @property
+    def copies(self) -> list[int]:
+        """Copies from the host to the device, by number."""
+        return [
+            number
+            for number, op in self._launches()
+            if any(not r.block.isupper() for r in op.reads) and any(r.block.isupper() for r in op.writes)
+        ]
+
+    @property
+    def additions(self) -> list[int]:
+        """Additions to the total, by number."""
+        return [number for number, op in self._launches() if op.label.startswith("add")]
+
+    def _launches(self) -> list[tuple[int, Operation]]:
+        numbered = enumerate(self.operations)
+        return [(number, op) for number, op in numbered if op.kind == "launch" and op.lane != HOST]
+
+    def waiting_copies(self) -> set[tuple[int, int]]:
+        """Pairs (i, i - 1): copy i is certain to start after the addition before it has ended.
+
+        To wait for one that is longer ago bounds the memory, and hardly costs anything.
+        """
+        known = happens_before(self.operations)
+        lanes = {number: self.operations[number].lane for number in known}
+        return {
+            (i + 1, i)
+            for i, (addition, copy) in enumerate(zip(self.additions, self.copies[1:], strict=False))
+            if known[copy].get(lanes[addition], 0) >= known[addition][lanes[addition]]
+        }
+
+
+def run_exhibit(exhibit: Callable[..., Any], passed_on: bool) -> _Seen:
+    """Run an exhibit on a PretendGPU. passed_on: behind it, somebody else gets the memory of each of its streams."""
+    gpu = OneNameEach()
+    result = exhibit(gpu, 0.0)
+    if result is not None and not isinstance(result, Tensor):
+        return _Seen(gpu.operations, result)
+    value = None if result is None else float(result.as_subclass(Tensor))
+    del result
+    if passed_on:
+        for stream in gpu.streams:
+            with gpu.use_stream(stream), gpu.span(stream, "", "its next owner"):
+                gpu.empty_like(torch.zeros(1000)).fill_(0.0)
+    return _Seen(gpu.operations, value)
+
+
+def fault_of_exhibit(name: str, host_waits: bool = False, passed_on: bool = False) -> Callable[[Any], str]:
+    """Make what says the fault of a repaired exhibit. host_waits: here it is the host that must wait."""
+
+    def fault(answer: Any) -> str:
+        with in_case("on a PretendGPU"):
+            seen = run_exhibit(answer, passed_on)
+        if seen.value is None:
+            return "it returned None: the sum is still to be returned."
+        if seen.value != exhibits.RIGHT:
+            return f"launched one after the other it should give {exhibits.RIGHT:g}, it gives {seen.value}."
+        lanes = {seen.operations[number].lane for number in seen.copies}
+        if len(seen.copies) != 3 or len(seen.additions) != 3:
+            return f"three copies and three additions are its work; seen: {len(seen.copies)} and {len(seen.additions)}."
+        if lanes & {seen.operations[number].lane for number in seen.additions}:
+            return "copies and additions are in one stream now: no race, and nothing can overlap any more."
+        if races := find_races(seen.operations):
+            return f"{races[0]}."
+        if not host_waits and (told := _of_the_host(seen)):
+            return told
+        return _needless(name, seen)
+
+    return fault
+
+
+def _of_the_host(seen: _Seen) -> str:
+    last = max(seen.additions)
+    for op in seen.operations[:last]:
+        if op.kind == "synchronize":
+            return (
+                f"no race is left, but the host stands still until {op.label} is done, and launches nothing. "
+                "The streams could wait for each other."
+            )
+    return ""
+
+
+def _needless(name: str, seen: _Seen) -> str:
+    needed = run_exhibit(REPAIRED[name], False).waiting_copies()
+    for i, k in sorted(seen.waiting_copies() - needed):
+        return (
+            f"no race is left, but copy {i} now waits for addition {k}, and it could go on without: "
+            "what overlapped before does so no more."
+        )
+    return ""
+
+
+def judge_of(name: str, **more: bool) -> Callable[[Exercise, Any], Verdict]:
+    """Make the judge of an exhibit; as it was reported it counts as not attempted."""
+    by_order = judged(
+        fault_of_exhibit(name, **more), "no race is left, nobody waits in vain, and the sum is right."
+    )
+
+    def judge(exercise: Exercise, answer: Any) -> Verdict:
+        if same_program(answer, getattr(exhibits, name)):
+            return Verdict("open", f"Not attempted yet: {name} is still as it was reported.")
+        return by_order(exercise, answer)
+
+    return judged_on_a_device_too(judge, wrong_sums(exhibits.RIGHT))
+
+
+# ---- six more of the museum: as they were reported
+
+
+def sanitizer_example(gpu):
+    """The example in the documentation of torch's own CUDA Sanitizer."""
+    side = gpu.new_stream("side")
+    a = gpu.empty_like(torch.ones(4, 2)).fill_(1.0)
+    with gpu.use_stream(side):
+        a.mul_(5)
+
+
+def offloaded_weights(gpu):
+    """ROCm/pytorch#3194: weights come in on a transfer stream, the matmul runs on the default stream."""
+    transfer = gpu.new_stream("transfer")
+    weight = gpu.host(torch.ones(2, 2), "weight")
+    buffer = gpu.empty_like(weight)
+    for _ in range(2):
+        with gpu.use_stream(transfer):
+            buffer.copy_(weight, non_blocking=True)
+        torch.matmul(buffer, buffer)
+
+
+def stashed_memory(gpu):
+    """torchrec#4231: an activation is saved to the host on a side stream, and its memory released at once."""
+    side = gpu.new_stream("device to host")
+    activation = gpu.empty_like(torch.ones(4)).fill_(1.0)
+    saved = gpu.pinned((4,), torch.float32)
+    side.wait_stream(gpu.current_stream())
+    with gpu.use_stream(side):
+        saved.copy_(activation, non_blocking=True)
+    del activation
+    gpu.empty_like(torch.ones(4)).fill_(2.0)  # gets the activation's block
+
+
+def sent_tensor(gpu):
+    """pytorch#58384: a call to another process sends a tensor on its own stream; the caller drops it."""
+    send = gpu.new_stream("send")
+    message = gpu.empty_like(torch.ones(4)).fill_(1.0)
+    send.wait_stream(gpu.current_stream())
+    with gpu.use_stream(send):
+        packed = message.clone()
+    del message
+    return packed, gpu.empty_like(torch.ones(4)).fill_(2.0)
+
+
+def pageable_copy(gpu):
+    """Of a common kind: a copy from pageable memory is taken for a blocking one."""
+    side = gpu.new_stream("side")
+    with gpu.use_stream(side):
+        y = gpu.host(torch.ones(4), "pageable", pinned=False).to(gpu.device, non_blocking=True)
+    return y, y * 2
+
+
+def read_too_early(gpu):
+    """pytorch#185252: compiled code copies to the host without blocking, and reads at once."""
+    back = gpu.empty_like(torch.ones(4)).fill_(1.0).to("cpu", non_blocking=True)
+    return back.sum()
+
+
+MORE: Sequence[Callable[..., Any]] = (
+    sanitizer_example,
+    offloaded_weights,
+    stashed_memory,
+    sent_tensor,
+    pageable_copy,
+    read_too_early,
+)
+
+
+def issued_by(exhibit: Callable[..., Any], *arguments: Any) -> list[Operation]:
+    """Return what an exhibit issues on a PretendGPU."""
+    gpu = PretendGPU()
+    exhibit(gpu, *arguments)
+    return gpu.operations

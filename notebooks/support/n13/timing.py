@@ -1,0 +1,210 @@
+"""Exercise 2 of notebook 13: the time of some work on the device, asked of one that has a clock and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, SimpleNamespace
+from typing import Any, TypeAlias
+
+from support.kit.raised import Finding
+
+DeviceTimer: TypeAlias = Callable[[Callable[[], object], Any], float]
+
+LAUNCH = 0.01  # ms of the host for a launch
+
+
+class ModelGPU:
+    """A device with one stream, in ms: `host` is the host's clock, `busy` when the device will be idle."""
+
+    def __init__(self) -> None:
+        self.host = self.busy = 0.0
+
+    def launch(self, ms: float) -> None:
+        """Put a kernel into the stream: the host pays for the launch only."""
+        self.host += LAUNCH
+        self.busy = max(self.busy, self.host) + ms
+
+    def synchronize(self) -> None:
+        """Let the host wait until all is done."""
+        self.host = max(self.host, self.busy)
+
+
+class ModelEvent:
+    """Stand in for torch.cuda.Event: reached when the device gets to it."""
+
+    def __init__(self, gpu: ModelGPU, enable_timing: bool) -> None:
+        self.gpu = gpu
+        self.timed = enable_timing
+        self.at = -1.0
+
+    def record(self, stream: object = None) -> None:
+        """Put the event into the stream, which is a launch, too."""
+        self.gpu.host += LAUNCH
+        self.at = max(self.gpu.host, self.gpu.busy)
+
+    def query(self) -> bool:
+        """Return whether it is reached; who asks again and again gets on a little."""
+        self.gpu.host += LAUNCH
+        return 0 <= self.at <= self.gpu.host
+
+    def synchronize(self) -> None:
+        """Let the host wait until it is reached."""
+        self.gpu.host = max(self.gpu.host, self.at)
+
+    def elapsed_time(self, end: ModelEvent) -> float:
+        """Return ms between two events; RuntimeError without enable_timing, or before both are reached."""
+        if not (self.timed and end.timed):
+            raise RuntimeError("both events must be made with enable_timing=True")
+        if min(self.at, end.at) < 0 or max(self.at, end.at) > self.gpu.host:
+            raise RuntimeError(
+                "elapsed_time needs both marks reached: first let the host wait for the later event"
+            )
+        return end.at - self.at
+
+
+class ModelCuda:
+    """What an answer gets as torch.cuda: events, streams and waits, and nothing that tells how the model works."""
+
+    def __init__(self, gpu: ModelGPU) -> None:
+        def event(enable_timing: bool = False, **_: object) -> ModelEvent:
+            return ModelEvent(gpu, enable_timing)
+
+        def record_event(event: ModelEvent | None = None) -> ModelEvent:
+            event = ModelEvent(gpu, False) if event is None else event
+            event.record()
+            return event
+
+        self.Event = event
+        self.synchronize = lambda device=None: gpu.synchronize()
+        stream = SimpleNamespace(record_event=record_event, synchronize=gpu.synchronize)
+        self.current_stream = self.default_stream = lambda device=None: stream
+
+
+CLOCKS = ("perf_counter", "monotonic", "time", "process_time")
+
+
+def by_this_clock(timing: DeviceTimer, gpu: ModelGPU) -> DeviceTimer:
+    """Return the answer with the model's host in place of every clock of Python's that it has by name."""
+    if not isinstance(timing, FunctionType):
+        return timing
+
+    def now() -> float:
+        return gpu.host / 1000
+
+    def now_ns() -> int:
+        return round(gpu.host * 1e6)
+
+    clocks: dict[str, Callable[[], float]] = dict.fromkeys(CLOCKS, now)
+    clocks |= {f"{name}_ns": now_ns for name in CLOCKS}
+    originals = {id(getattr(time, name)): clock for name, clock in clocks.items()}
+    space = dict(timing.__globals__)
+    for name, value in space.items():
+        if value is time:
+            space[name] = SimpleNamespace(**clocks, sleep=time.sleep)
+        elif id(value) in originals:
+            space[name] = originals[id(value)]
+    same = FunctionType(timing.__code__, space, timing.__name__, timing.__defaults__, timing.__closure__)
+    same.__kwdefaults__ = timing.__kwdefaults__
+    return same
+
+
+def ask_time(timing: DeviceTimer) -> Callable[[float, Sequence[float]], float | None]:
+    """Return the function that times kernels behind `waiting` ms of other work on a ModelGPU."""
+
+    def timed(waiting: float, kernels: Sequence[float]) -> float | None:
+        gpu = ModelGPU()
+        calls = []
+        if waiting:
+            gpu.launch(waiting)
+
+        def work() -> None:
+            calls.append(1)
+            for ms in kernels:
+                gpu.launch(ms)
+
+        got = by_this_clock(timing, gpu)(work, ModelCuda(gpu))
+        if len(calls) > 1:
+            raise Finding(
+                f"work() was called {len(calls)} times: what it does to the program's data, it would do again."
+            )
+        return got if got is None else round(float(got), 6)
+
+    return timed
+
+
+def fault_of_time(got: object, expected: object, case: Mapping[str, Any]) -> str:
+    """Say in the exercise's own terms what a wrong time is."""
+    if got == expected:
+        return ""
+    waiting = case["waiting"]
+    kernels = case["kernels"]
+    what = f"{len(kernels)} kernels of {kernels[0]:g} ms" if kernels else "work() that launches nothing"
+    before = f" behind {waiting:g} ms of other work" if waiting else ""
+    return f"{what}{before}: the device needs {expected} ms, you say {got}"
+
+
+# ---- the answer, and ways to go wrong
+
+
+def device_ms(work: Callable[[], object], cuda: Any) -> float:
+    """Return the device's milliseconds for what work() launches."""
+    start = cuda.Event(enable_timing=True)
+    end = cuda.Event(enable_timing=True)
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def by_the_hosts_clock(work: Callable[[], object], cuda: Any) -> float:
+    """Time the launches."""
+    began = time.perf_counter()
+    work()
+    return 1000 * (time.perf_counter() - began)
+
+
+def by_the_hosts_clock_and_a_wait(work: Callable[[], object], cuda: Any) -> float:
+    """Time all that was in the stream."""
+    began = time.perf_counter()
+    work()
+    cuda.synchronize()
+    return 1000 * (time.perf_counter() - began)
+
+
+def on_an_empty_device(work: Callable[[], object], cuda: Any) -> float:
+    """Let the device run empty, twice."""
+    cuda.synchronize()
+    began = time.perf_counter()
+    work()
+    cuda.synchronize()
+    return 1000 * (time.perf_counter() - began)
+
+
+def in_the_hosts_seconds(work: Callable[[], object], cuda: Any) -> float:
+    """Forget that perf_counter gives seconds, too."""
+    return by_the_hosts_clock(work, cuda) / 1000
+
+
+def with_a_wait_inside(work: Callable[[], object], cuda: Any) -> float:
+    """Record the second event when the host has waited."""
+
+    def work_and_wait() -> None:
+        work()
+        cuda.synchronize()
+
+    return device_ms(work_and_wait, cuda)
+
+
+def with_both_marks_behind(work: Callable[[], object], cuda: Any) -> float:
+    """Record both events when all is launched."""
+    work()
+    return device_ms(lambda: None, cuda)
+
+
+def with_both_marks_before(work: Callable[[], object], cuda: Any) -> float:
+    """Record both events, then launch."""
+    between = device_ms(lambda: None, cuda)
+    work()
+    return between

@@ -1,0 +1,106 @@
+"""Exercises 5 to 7 of notebook 13: repairs that are right, repairs that are not, and torch's own opinion."""
+
+import pytest
+
+from lib.streams import find_races
+from support.kit.mistakes import edited
+from support.n13 import checks as n13
+from support.n13 import exhibits, museum
+from support.n13.runs import torchs_races
+
+CHECKS = {"handed_over": n13.check_handed, "shared_buffer": n13.check_shared, "refilled": n13.check_refilled}
+RECORDS = ("        del weight\n", "        weight.record_stream(compute)\n        del weight\n")
+INTO_THE_LOOP = "    for i in range(3):\n"
+
+RIGHT_REPAIRS = {
+    "handed_over, told before the kernel": (
+        "handed_over",
+        ("gpu.sleep(late)", "weight.record_stream(compute); gpu.sleep(late)"),
+    ),
+    "handed_over, held until its reader is waited for": (
+        "handed_over",
+        (
+            "    for layer in layers:\n",
+            "    held = []\n    for layer in layers:\n        for _, read in held[-2:-1]: copies.wait_event(read)\n",
+        ),
+        ("        del weight\n", "        held.append((weight, compute.record_event()))\n        del weight\n"),
+        ("    return", "    copies.wait_stream(compute)\n    return"),
+    ),
+    "shared_buffer, behind the addition": (
+        "shared_buffer",
+        ("total += buffer\n", "total += buffer\n        gather.wait_stream(compute)\n"),
+    ),
+    "shared_buffer, by an event": (
+        "shared_buffer",
+        ("total += buffer\n", "total += buffer\n        gather.wait_event(compute.record_event())\n"),
+    ),
+    "shared_buffer, one each": (
+        "shared_buffer",
+        ("            buffer.copy_(", "            buffer = gpu.empty_like(shard)\n            buffer.copy_("),
+        ("total += buffer\n", "buffer.record_stream(compute)\n        total += buffer\n"),
+    ),
+    "refilled, before it is filled": ("refilled", (INTO_THE_LOOP, INTO_THE_LOOP + "        side.synchronize()\n")),
+    "refilled, by an event": (
+        "refilled",
+        ("total += x\n", "total += x\n        copied.synchronize()\n"),
+        (
+            "        compute.wait_stream(side)\n",
+            "        copied = side.record_event()\n        compute.wait_stream(side)\n",
+        ),
+    ),
+    "refilled, a new batch each": (
+        "refilled",
+        (INTO_THE_LOOP, INTO_THE_LOOP + '        batch = gpu.host(torch.zeros(1000), "batch")\n'),
+    ),
+}
+
+
+@pytest.mark.parametrize("name, edits", [(value[0], value[1:]) for value in RIGHT_REPAIRS.values()], ids=RIGHT_REPAIRS)
+def test_an_exhibit_may_be_repaired_in_other_ways(name, edits):
+    verdict = CHECKS[name](edited(getattr(exhibits, name), *edits))
+    assert verdict.status == "right", verdict.message
+
+
+WRONG_REPAIRS = {
+    "kept in a list, that is given back at the end": (
+        "handed_over",
+        "its next owner",
+        ("    for layer in layers:\n", "    kept = []\n    for layer in layers:\n"),
+        ("        del weight\n", "        kept.append(weight)\n        del weight\n"),
+    ),
+    "one stream": ("shared_buffer", "in one stream now", ('gpu.new_stream("gather")', "gpu.current_stream()")),
+    "two of three": ("shared_buffer", "it gives 3000.0", ("for shard in shards:", "for shard in shards[:2]:")),
+    "the wait before the addition": (
+        "shared_buffer",
+        "copy of shard 1 (gather) writes A",
+        ("        gpu.sleep(late)\n", "        gather.wait_stream(compute)\n        gpu.sleep(late)\n"),
+    ),
+    "nothing given": ("refilled", "it returned None", ("    return total.sum()", "    total.sum()")),
+    "waits for the streams only": (
+        "refilled",
+        "fill (host) writes batch",
+        ("        total += x\n", "        total += x\n        side.wait_stream(compute)\n"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name, says, edits", [(v[0], v[1], v[2:]) for v in WRONG_REPAIRS.values()], ids=WRONG_REPAIRS)
+def test_an_exhibit_that_is_still_wrong_is_told_where(name, says, edits):
+    verdict = CHECKS[name](edited(getattr(exhibits, name), *edits))
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_an_exhibit_as_it_was_reported_is_not_attempted_and_has_a_race(name):
+    assert CHECKS[name](getattr(exhibits, name)).status == "open"
+    assert find_races(museum.issued_by(getattr(exhibits, name), 0))
+
+
+def test_torchs_rules_miss_what_is_freed_and_what_the_host_does():
+    missed = {
+        exhibit.__name__
+        for exhibit in (*exhibits.EXHIBITS, *museum.MORE)
+        if not torchs_races(museum.issued_by(exhibit, *([0] if exhibit in exhibits.EXHIBITS else [])))
+    }
+    assert missed == {"handed_over", "stashed_memory", "sent_tensor", "refilled", "read_too_early"}

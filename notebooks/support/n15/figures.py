@@ -20,7 +20,7 @@ from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
 from lib.show.style import BLUE, GREY, INK, ORANGE, PAPER, RED, describe, new_figure, styled
 from lib.text import plural
 from lib.timeline import Span, Trace
-from support.n15.plans import ExposedRule, Machine, MemoryRule, Plan, every_plan, fastest
+from support.n15.plans import ExposedRule, Machine, MemoryRule, Plan, every_plan, fastest_plan
 from support.n15.tower import even_balance
 
 SIDE = 1.0  # inches left of the first column
@@ -75,7 +75,7 @@ def draw_plans(
         machine=machine_of(rings, between, memory),
     )
     fitting = [plan for plan in plans if plan.schedule]
-    best = fastest(fitting) if fitting else None
+    best = fastest_plan(fitting) if fitting else None
     figure, (time, held) = new_figure(9, 5.8, rows=2, sharex=True, height_ratios=(1.7, 1))
     told = []
     highest = 1.0

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lib.text import plural
 from support.kit.raised import in_case
-from support.n15.trials import away_from, drawn, never_waited_for
+from support.n15.trials import away_from, never_waited_for, random_tensor
 from support.ranks import in_threads
 
 COLUMN = "the ranks that hold this stage"
@@ -63,12 +63,12 @@ def fault_of_average(answer: Any) -> str:
 
 
 def _gradient(rank: int, k: int) -> Tensor:
-    return drawn(*_SHAPES[k], seed=10 * rank + k)
+    return random_tensor(*_SHAPES[k], seed=10 * rank + k)
 
 
 def _fault_of_replicas(answer: Any, replicas: int, where: str) -> str:
     def replica(dist: Any) -> list[nn.Parameter]:
-        own = [nn.Parameter(drawn(*shape)) for shape in _SHAPES]
+        own = [nn.Parameter(random_tensor(*shape)) for shape in _SHAPES]
         for k, parameter in enumerate(own):
             parameter.grad = None if k == _WITHOUT else _gradient(dist.get_rank(), k)
         answer(iter(own), replicas, COLUMN, _Job(dist, COLUMN))
@@ -93,7 +93,7 @@ def _fault_of_replicas(answer: Any, replicas: int, where: str) -> str:
 def _fault_of_gradient(parameter: nn.Parameter, k: int, rank: int, replicas: int, calls: int) -> str:
     got = parameter.grad
     name = f"gradient {k} of replica {rank}"
-    if not torch.equal(parameter.detach(), drawn(*_SHAPES[k])):
+    if not torch.equal(parameter.detach(), random_tensor(*_SHAPES[k])):
         return f"parameter {k} itself has changed; the mean is of gradients."
     if k == _WITHOUT:
         return "" if got is None else f"{name} was None, and now is {got.flatten().tolist()[:2]} …"
@@ -119,7 +119,7 @@ def _lengths(*of_stages: Sequence[float | None]) -> Stages:
     for j, lengths in enumerate(of_stages):
         row: list[Tensor | None] = []
         for k, length in enumerate(lengths):
-            direction = drawn(2 + k, 2, seed=10 * j + k)
+            direction = random_tensor(2 + k, 2, seed=10 * j + k)
             row.append(None if length is None else length * direction / direction.norm())
         made.append(row)
     return made
@@ -155,7 +155,7 @@ def fault_of_clip(answer: Any) -> str:
 def _with_gradients(row: Sequence[Tensor | None]) -> list[nn.Parameter]:
     own = []
     for k, gradient in enumerate(row):
-        parameter = nn.Parameter(drawn(2 + k, 2))
+        parameter = nn.Parameter(random_tensor(2 + k, 2))
         parameter.grad = None if gradient is None else gradient.clone()
         own.append(parameter)
     return own

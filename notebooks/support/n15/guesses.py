@@ -7,7 +7,7 @@ from typing import Any
 
 from support.kit.exact import exact_number
 from support.kit.guess import Guess, Tried, letter
-from support.n15.plans import Machine, Model, every_plan, fastest
+from support.n15.plans import Machine, Model, every_plan, fastest_plan
 from support.n15.solved import memory_of_rank
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -36,7 +36,7 @@ def _fewest_stages(memory: float) -> int:
 def _fastest_of_any_order(cards_of_a_ring: int) -> int:
     machine = Machine(cards_of_a_ring=cards_of_a_ring)
     plans = every_plan(512, gather_waits=False, machine=machine)
-    return fastest([plan for plan in plans if plan.partitions in (1, 4, 16)]).partitions
+    return fastest_plan([plan for plan in plans if plan.partitions in (1, 4, 16)]).partitions
 
 
 guess_loss = Guess(

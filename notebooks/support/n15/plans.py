@@ -45,7 +45,7 @@ MemoryRule = Callable[..., float]
 ExposedRule = Callable[[float, float, int], float]
 
 
-class Links(NamedTuple):
+class LinkSpeeds(NamedTuple):
     """Bytes a second between neighbours of a pipeline, and in a ring of replicas; whose ranks share a machine."""
 
     chain: float
@@ -53,7 +53,7 @@ class Links(NamedTuple):
     order: str
 
 
-def links_of(ranks: int, n: int, order: str, machine: Machine = GPUS) -> Links:
+def links_of(ranks: int, n: int, order: str, machine: Machine = GPUS) -> LinkSpeeds:
     """Return the links of pipelines of n, and "–" for the order where both orders come to the same links."""
     replicas = ranks // n
     several = ranks > machine.gpus
@@ -65,7 +65,7 @@ def links_of(ranks: int, n: int, order: str, machine: Machine = GPUS) -> Links:
     message_crosses, ring_crosses = crossing[order]
     rings = min(n, machine.gpus) if order == "pipeline" else 1  # so many columns of the mesh pass a machine
     cards = min(machine.cards_of_a_ring, machine.cards / rings)
-    return Links(
+    return LinkSpeeds(
         chain=machine.between if message_crosses else machine.inside,
         ring=min(machine.inside, machine.between * cards) if ring_crosses else machine.inside,
         order="–" if crossing["pipeline"] == crossing["replicas"] else order,
@@ -105,7 +105,7 @@ class Plan:
         return self.pipeline + self.reduce + self.gather
 
 
-class Order(NamedTuple):
+class OrderCost(NamedTuple):
     """What a schedule comes to: its name, the time of 2n micro-batches and of each further one in forwards, held."""
 
     name: str = ""
@@ -115,39 +115,39 @@ class Order(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def _chosen(n: int, units: int, rounds: float, message: float, most: float) -> Order:
+def _chosen(n: int, units: int, rounds: float, message: float, most: float) -> OrderCost:
     """Return what `choose` takes for 2n micro-batches; forward of a rank's whole share takes 1, backward `rounds`."""
     row = [n / units] * units
     try:
         costs = {2 * n: Costs(row, [rounds * cost for cost in row], row)}
         found = choose(costs, n, memory=most, communicate=message)
     except ValueError:
-        return Order()
+        return OrderCost()
     longer = found.maker.make(4 * n, n, **found.parameters)
     forward = n / longer.stages
     end = simulate(longer, forward, rounds * forward, forward, communicate=message).makespan
-    return Order(found.maker.name, found.seconds, found.held, (end - found.seconds) / (2 * n))
+    return OrderCost(found.maker.name, found.seconds, found.held, (end - found.seconds) / (2 * n))
 
 
 @lru_cache(maxsize=512)
-def _in_turn(n: int, rounds: float, message: float, most: float) -> Order:
+def _in_turn(n: int, rounds: float, message: float, most: float) -> OrderCost:
     """Return 1F1B, if it fits."""
     table = one_f_one_b(2 * n, n)
     held = float(max(live_activations(table)))
     if held > most:
-        return Order()
+        return OrderCost()
     seconds, longer = (
         simulate(one_f_one_b(m, n), 1.0, rounds, communicate=message).makespan for m in (2 * n, 4 * n)
     )
-    return Order("1F1B", seconds, held, (longer - seconds) / (2 * n))
+    return OrderCost("1F1B", seconds, held, (longer - seconds) / (2 * n))
 
 
-def _order_of(n: int, layers: int, rounds: float, message: float, most: float, only_1f1b: bool) -> Order:
+def _order_of(n: int, layers: int, rounds: float, message: float, most: float, only_1f1b: bool) -> OrderCost:
     """Return the fastest order that holds no more than `most` micro-batches; without a pipeline there is one only."""
     if most <= 0 or (n == 1 and most < 1):
-        return Order()
+        return OrderCost()
     if n == 1:
-        return Order("gradient accumulation", 2 * (1 + rounds), 1.0, 1.0 + rounds)
+        return OrderCost("gradient accumulation", 2 * (1 + rounds), 1.0, 1.0 + rounds)
     if only_1f1b:
         return _in_turn(n, rounds, message, most)
     units = min(layers, 4 * n) if n < 8 else 16
@@ -225,6 +225,6 @@ def every_plan(
     return found
 
 
-def fastest(plans: list[Plan]) -> Plan:
+def fastest_plan(plans: list[Plan]) -> Plan:
     """Return the plan with the shortest step; of equals the one with fewer stages."""
     return min(plans, key=lambda plan: plan.seconds)

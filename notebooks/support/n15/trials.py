@@ -26,7 +26,7 @@ def away_from(got: Tensor, wanted: Tensor) -> str:
     return f"{float((got - wanted).norm() / wanted.norm()):.2f} of its length away from"
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     """Return random numbers of this shape, always the same for a seed."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -101,7 +101,7 @@ class _TinyJob:
         self.n = n
         self.m = m
         self.balance = even_balance(4, n)
-        self.images = drawn(2 * m, 1, 8, 8, seed=1).abs()
+        self.images = random_tensor(2 * m, 1, 8, 8, seed=1).abs()
         self.targets = torch.arange(2 * m) % 10
         whole = tower(2, 4)
         loss = F.cross_entropy(whole(self.images), self.targets)

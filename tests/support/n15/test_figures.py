@@ -2,7 +2,7 @@
 
 from lib.show.style import alt_text
 from support.n15 import figures as n15
-from support.n15.plans import every_plan, fastest
+from support.n15.plans import every_plan, fastest_plan
 from support.n15.solved import exposed, memory_of_rank
 from tests.lib.refusal import refuses
 
@@ -23,7 +23,7 @@ def test_replicas_read_every_place_once_but_dealt_to_ranks_the_ends_of_a_pipelin
 
 def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_learns_nothing():
     settings = {"ranks": 64, "rings": "one each", "schedules": "any", "gather": "waits", "between": "50 GB/s"}
-    best = fastest(every_plan(64))
+    best = fastest_plan(every_plan(64))
     told = alt_text(n15.draw_plans(memory_of_rank, exposed, **settings, memory=80))
     assert f"{best.partitions} stages × {best.replicas} replicas, {best.seconds:.3g} s" in told
     assert "nothing fits into 1 GB" in alt_text(n15.draw_plans(memory_of_rank, exposed, **settings, memory=1))

@@ -3,7 +3,7 @@
 import pytest
 
 from lib.schedules import simulate, zero_bubble_h1
-from support.n15.plans import ORDERS, Machine, Model, every_plan, fastest, links_of, make_plan
+from support.n15.plans import ORDERS, Machine, Model, every_plan, fastest_plan, links_of, make_plan
 from support.n15.solved import exposed, step_parts
 from tests.lib.refusal import refuses
 
@@ -22,7 +22,7 @@ def test_a_plan_of_1f1b_is_the_sum_by_hand_where_messages_are_cheap() -> None:
     plans = every_plan(512, only_1f1b=True, gather_waits=False)
     for plan, seconds in zip(plans[:4], by_hand, strict=False):
         assert plan.seconds == pytest.approx(seconds, rel=4e-3)
-    assert fastest(plans).partitions == 1
+    assert fastest_plan(plans).partitions == 1
 
 
 def test_the_ranking_turns_round_with_the_cards_of_a_ring_the_order_and_the_gathering() -> None:
@@ -32,7 +32,7 @@ def test_the_ranking_turns_round_with_the_cards_of_a_ring_the_order_and_the_gath
             for waits in (False, True):
                 machine = Machine(cards_of_a_ring=of_a_ring)
                 plans = every_plan(512, only_1f1b=only_1f1b, gather_waits=waits, machine=machine)
-                winners[of_a_ring, only_1f1b, waits] = fastest(plans).partitions
+                winners[of_a_ring, only_1f1b, waits] = fastest_plan(plans).partitions
     assert [winners[1, True, False], winners[1, False, False]] == [1, 4]
     assert [winners[1, True, True], winners[1, False, True]] == [8, 8]
     assert {n for (of_a_ring, _, _), n in winners.items() if of_a_ring == 8} == {1}

@@ -178,7 +178,9 @@ def main() -> None:
     )
     print(f"{device}, stages {[*pipeline.stages]}: {held:,} parameters, loads {has or 'nothing'}")
 
-    # 5. Leave behind: who I was.
+    # 5. Leave behind: who I was, and my weights.
+    own = {name: p.detach().cpu() for name, p in model.named_parameters() if not p.is_meta}
+    torch.save(own, args.out / f"weights{rank}.pt")
     (args.out / f"place{rank}.json").write_text(json.dumps(place_of(pipeline)))
     leave()
 

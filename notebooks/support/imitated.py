@@ -38,6 +38,7 @@ class World(Waits):
         super().__init__(everybody=lambda: self.size - len(self._ended))
         self.size = integer("world_size", size, at_least=1)
         self.messages: dict[tuple[tuple[int, ...], int, int], deque[InTransit]] = {}
+        self.expected: dict[tuple[tuple[int, ...], int, int], deque[Expected]] = {}
         self.calls: list[Call] = []
         self.calls_among: dict[tuple[int, ...], list[Call]] = {}
         self.sent: Counter[int] = Counter()
@@ -64,6 +65,18 @@ class InTransit:
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
         self.taken = False
+
+
+class Expected:
+    """A receive that has only begun: the next message of its sender is for it, and need not wait for `wait()`."""
+
+    def __init__(self) -> None:
+        self.sent: Tensor | None = None
+
+    def take(self, message: InTransit) -> None:
+        """Take a message in: its sender may go on."""
+        self.sent = message.tensor.clone()
+        message.taken = True
 
 
 class Handle:
@@ -123,9 +136,26 @@ class Imitation:
         self._send(tensor, dst, "send").wait()
 
     def irecv(self, tensor: Tensor, src: int) -> Handle:
-        """Begin to receive."""
-        self._peer(src)
-        return Handle(self, self._name(f"irecv from rank {src}"), lambda: self.recv(tensor, src))
+        """Begin to receive: whoever sends it may go on, though nobody has waited for it here yet."""
+        source = self._peer(src)
+        _in_one_piece(tensor, "irecv")
+        expected = Expected()
+        line = (self._members, source, self.number)
+        with self.world.changed:
+            queue = self.world.messages.setdefault(line, deque())
+            if queue:
+                expected.take(queue.popleft())
+            else:
+                self.world.expected.setdefault(line, deque()).append(expected)
+            self.world.changed.notify_all()
+
+        def finish() -> None:
+            with self.world.changed:
+                self.world.wait(self.number, f"irecv from rank {src}", lambda: expected.sent is not None)
+            assert expected.sent is not None
+            self._write(tensor, expected.sent, src)
+
+        return Handle(self, self._name(f"irecv from rank {src}"), finish)
 
     def recv(self, tensor: Tensor, src: int) -> None:
         """Receive into a tensor, and return when it is there. Raises ValueError for another size or dtype."""
@@ -135,19 +165,22 @@ class Imitation:
             queue = self.world.messages.setdefault((self._members, source, self.number), deque())
             self.world.wait(self.number, f"recv from rank {src}", lambda: bool(queue))
             message = queue.popleft()
-            sent = message.tensor
-            if sent.numel() != tensor.numel():
-                sizes = f"{tensor.numel()} values of rank {src}, which sends {sent.numel()}"
-                raise ValueError(f"rank {self.get_rank()} receives {sizes}")
-            if sent.dtype != tensor.dtype:
-                raise ValueError(
-                    f"rank {self.get_rank()} receives into {_named(tensor)} what rank {src} sends as {_named(sent)}: "
-                    "bytes arrive, and would be read as other numbers"
-                )
-            with torch.no_grad():
-                tensor.copy_(sent.view_as(tensor))
+            self._write(tensor, message.tensor, src)
             message.taken = True
             self.world.changed.notify_all()
+
+    def _write(self, tensor: Tensor, sent: Tensor, src: int) -> None:
+        """Write what rank src has sent. Raises ValueError for another size or dtype."""
+        if sent.numel() != tensor.numel():
+            sizes = f"{tensor.numel()} values of rank {src}, which sends {sent.numel()}"
+            raise ValueError(f"rank {self.get_rank()} receives {sizes}")
+        if sent.dtype != tensor.dtype:
+            raise ValueError(
+                f"rank {self.get_rank()} receives into {_named(tensor)} what rank {src} sends as {_named(sent)}: "
+                "bytes arrive, and would be read as other numbers"
+            )
+        with torch.no_grad():
+            tensor.copy_(sent.view_as(tensor))
 
     def broadcast(self, tensor: Tensor, src: int) -> None:
         """Give every rank the tensor of one."""
@@ -226,16 +259,28 @@ class Imitation:
         world = self.world
         message = InTransit(tensor.detach())
         with world.changed:
-            world.messages.setdefault((self._members, self.number, target), deque()).append(message)
+            line = (self._members, self.number, target)
+            awaited = world.expected.get(line)
+            if awaited:
+                awaited.popleft().take(message)
+            else:
+                world.messages.setdefault(line, deque()).append(message)
             world.sent[self.number] += tensor.numel()
             world.posted.append((self.number, target))
             world.changed.notify_all()
 
+        begun = tensor.detach().clone()
+        name = self._name(f"{what} to rank {dst}")
+
         def finish() -> None:
             with world.changed:
                 world.wait(self.number, f"{what} to rank {dst}", lambda: message.taken)
+            if not _same_bytes(tensor, begun):  # a real rank might have sent whatever stood there by then
+                raise ValueError(
+                    f"the tensor of {name} was written to before its handle's wait() had returned"
+                )
 
-        return Handle(self, self._name(f"{what} to rank {dst}"), finish)
+        return Handle(self, name, finish)
 
     def _collective(self, kind: str, tensor: Tensor, source: int | None = None) -> Callable[[], list[Tensor]]:
         """Join the group's next collective; return what waits for the others and gives their tensors, by rank."""

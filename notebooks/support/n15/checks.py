@@ -1,106 +1,29 @@
-"""Predictions and exercises of notebook 15, scale out."""
+"""Exercises of notebook 15, scale out."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any
 
-from support.kit.exact import exact_number
-from support.kit.exercise import Exercise, cases
+import torch
+
+from support.kit.exercise import Exercise
 from support.kit.exercise import use as use
-from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
 from support.kit.mistakes import famous
-from support.n15.plans import Model, every_plan
-from support.n15.solved import average, memory_of_rank, pipeline_step
-from support.n15.trials import fault_of_average, fault_of_step
-
-# ---- predictions, in the notebook's order
-
-
-def _fastest() -> int:
-    offered = (plan for plan in every_plan(512, memory_of_rank) if plan.partitions in (1, 4, 16))
-    return min(offered, key=lambda plan: plan.seconds).partitions
-
-
-def _one_digit(number: Any) -> Any:
-    return f"{number:.1f}" if isinstance(number, (int, float)) else number
-
-
-guess_data_rank = exact_number(
-    "the replica of rank 5",
-    lambda: 5 // 4,
-    said={
-        5: "its number among all ranks",
-        2: "that is with pipelines of 2",
-        0: "that one has ranks 0 to 3",
-    },
-    tried=Tried(right=1, wrong=5),
-)
-guess_rows = exact_number(
-    "a micro-batch",
-    lambda: 320 // 2 // 4,
-    "rows",
-    said={
-        80: "that is with one replica",
-        160: "that is a replica's share",
-        20: "a replica's rows are not cut by stages",
-        320: "those are all replicas' rows",
-    },
-    tried=Tried(right=40, wrong=80),
-)
-guess_unaveraged = Guess(
-    "what happens",
-    lambda: "C",
-    read=letter,
-    said={"A": "each pipeline is complete in itself", "B": "nobody waits for what does not come"},
-    tried=Tried(right="c", wrong="A"),
-)
-guess_bubble = exact_number(
-    "the bubble",
-    lambda: 100 * 1 / 5,
-    "%",
-    said={
-        25: "that is idle by ideal time, (n − 1) / m",
-        0: "the pipe must fill",
-    },
-    tried=Tried(right=20, wrong=25),
-)
-guess_activations = exact_number(
-    "the activations of rank 0",
-    lambda: (16 * 32 / 16) / (8 * 32 / 8),
-    "times as many",
-    said={
-        0.5: "half the layers, of twice as many micro-batches",
-        2: "twice the micro-batches, of half the layers",
-    },
-    tried=Tried(right=1, wrong=0.5),
-)
-guess_partitions = exact_number(
-    "the fastest number of stages",
-    _fastest,
-    "stages",
-    said={
-        1: "its all-reduce is hardly hidden",
-        16: "its bubble is too large",
-        8: "as fast as 4, but not asked for",
-        2: "half of the all-reduce of 1 is left",
-    },
-    tried=Tried(right=4, wrong=1),
-)
-guess_loss = Guess(
-    "the loss after 24 steps, about",
-    lambda: _one_digit(math.log(10)),
-    read=_one_digit,
-    said={
-        "2.7": "that of the first weights, which training does lower",
-        "0.0": "nothing can be told from a stranger's image",
-        **dict.fromkeys(("0.4", "0.5"), "as if the pairs fitted: the digits are other images'"),
-    },
-    tried=Tried(right=2.3, wrong=0.0),
-)
-
+from support.n15.cost_checks import check_exposed as check_exposed
+from support.n15.cost_checks import check_memory as check_memory
+from support.n15.cost_checks import check_parts as check_parts
+from support.n15.group_trials import fault_of_average, fault_of_clip
+from support.n15.guesses import guess_all_cards as guess_all_cards
+from support.n15.guesses import guess_any_order as guess_any_order
+from support.n15.guesses import guess_clipped as guess_clipped
+from support.n15.guesses import guess_gathers as guess_gathers
+from support.n15.guesses import guess_loss as guess_loss
+from support.n15.guesses import guess_scaled as guess_scaled
+from support.n15.guesses import guess_stages as guess_stages
+from support.n15.guesses import guess_wrong_stage as guess_wrong_stage
+from support.n15.solved import average, clip, follow, pipeline_step
+from support.n15.trials import fault_of_follow, fault_of_step
 
 # ---- exercise 1: a step of a pipeline of send and receive
 
@@ -174,7 +97,7 @@ check_pipeline_step = Exercise(
                 "images.chunk(m)[-1 - i]",
             ),
             "Row k of the images belongs to row k of the targets.": ("images.chunk", "images.flip(0).chunk"),
-            "all forwards first, on the last rank too, then all backwards.": (
+            "All forwards first, on the last rank too, then all backwards.": (
                 "y.item()\n",
                 "y.item(); y.backward(); dist.send(x.grad, before)\n",
                 "for x, y in kept:",
@@ -192,7 +115,69 @@ check_pipeline_step = Exercise(
 )
 
 
-# ---- exercise 2: the mean of gradients over the replicas of a stage
+# ---- exercise 2: any order of forwards and backwards
+
+_ACTIVATION = "begun.append(dist.isend(y.detach(), behind))"
+_GRADIENT = "begun.append(dist.isend(x.grad, before))"
+_WAITS = "    for handle in begun:\n        handle.wait()\n"
+
+check_follow = Exercise(
+    "follow",
+    reference=follow,
+    judge=judged(
+        fault_of_follow, "loss and gradients are those of one process in five orders, on 2 and 3 ranks."
+    ),
+    mistakes=famous(
+        follow,
+        {
+            "A send returns only when it is received: with both sides sending, nobody comes to receive.": (
+                _ACTIVATION,
+                "dist.send(y.detach(), behind)",
+                _GRADIENT,
+                "dist.send(x.grad, before)",
+            ),
+            "Whoever waits for a send as soon as it has begun might as well have called send.": (
+                _ACTIVATION,
+                "dist.isend(y.detach(), behind).wait()",
+                _GRADIENT,
+                "dist.isend(x.grad, before).wait()",
+                "for handle in begun",
+                "for handle in []",
+            ),
+            "What has only begun must be waited for before the step ends: its tensor may still be read.": (
+                _WAITS,
+                "",
+            ),
+            "A handle is kept for the messages one way only.": (_GRADIENT, "dist.isend(x.grad, before)"),
+            "Until a send is done its message is read from the tensor: give each one of its own.": (
+                "begun, total = {}, [], 0.0",
+                "begun, total, letter = {}, [], 0.0, torch.empty(shape, dtype=torch.float64)",
+                _ACTIVATION,
+                "begun.append(dist.isend(letter.copy_(y.detach()), behind))",
+            ),
+            "The list says which micro-batch goes back: the last one that came is another.": (
+                "kept.pop(i)",
+                "kept.popitem()[1]",
+            ),
+            "Each loss is a mean over its micro-batch; the batch's is the mean of m such means.": (
+                " / m\n",
+                "\n",
+            ),
+            "Who sends x.grad must ask autograd for it, before the forward.": (
+                "x.requires_grad_(before is not None)",
+                "x",
+            ),
+            "The last rank has to return the loss.": ("return total if behind is None else None", ""),
+            "Only the last rank knows the loss, and returns it.": (
+                "return total if behind is None else None",
+                "return total",
+            ),
+        },
+    ),
+)
+
+
+# ---- exercise 3: the mean of gradients over the replicas of a stage
 
 _FLAT = "torch.cat([gradient.flatten() for gradient in gradients])"
 
@@ -255,83 +240,79 @@ check_average = Exercise(
 )
 
 
-# ---- exercise 3: bytes of the fullest rank, for two models
-
-_SMALL = Model()
-_LARGE = Model(70e9, 80, 8192, 8192)
+# ---- exercise 4: the norm over the stages
 
 
-def _bytes(got: Any, expected: float, case: Mapping[str, Any]) -> str:
-    if not isinstance(got, (int, float)):
-        return f"expected {expected:,.0f} bytes, got {got!r}"
-    if math.isclose(got, expected, rel_tol=1e-9):
-        return ""
-    return f"expected {expected:,.0f} bytes, got {got:,.0f}"
+def _own_norm(parameters: Any, max_norm: float, group: Any, dist: Any) -> float:
+    own = list(parameters)
+    return float(torch.nn.utils.clip_grad_norm_(own, max_norm))
 
 
-_WORKING = "32 * unit if recompute else 0"
+_SQUARES = "        squares += gradient.pow(2).sum()\n"
+_SUM = "    dist.all_reduce(squares, group=group)\n"
 
-_MEMORY_CASES = cases(
-    "model n held shards recompute",
-    [
-        (model, n, held, shards, recompute)
-        for shards in (1, 4)
-        for recompute in (False, True)
-        for model, n, held in ((_SMALL, 1, 1), (_SMALL, 8, 8), (_SMALL, 8, 1.5), (_LARGE, 12, 12))
-    ],
-)
-
-check_memory = Exercise(
-    "memory_of_rank",
-    reference=memory_of_rank,
-    cases=_MEMORY_CASES,
-    fault=_bytes,
-    praise="the bytes of a rank in {count} cases",
-    mistakes=famous(
-        memory_of_rank,
-        {
-            "Rank 0 holds `held` micro-batches at once, not one.": ("held * kept", "kept"),
-            "Only the layers / n layers of a rank keep activations on it.": (
-                "model.layers / n",
-                "model.layers",
-            ),
-            "A rank has 1 / n of the parameters.": ("model.parameters / n", "model.parameters"),
-            "Count L / n layers, a fraction where n does not divide L.": (
-                "model.layers / n",
-                "(model.layers // n)",
-            ),
-            "`held` says how many micro-batches; it is n only on rank 0 under 1F1B.": (
-                "held * kept",
-                "n * kept",
-            ),
-            "Weight and gradient both stay whole, 2 + 2 bytes.": ("4 + 12 / shards", "2 + 14 / shards"),
-            "One layer of one micro-batch is at work at a time.": (_WORKING, "held * " + _WORKING),
-            "The layer's input is kept already, true, but we count all 32.": (_WORKING, "30" + _WORKING[2:]),
-            "Master weights and moments are dealt to `shards` replicas.": ("12 / shards", "12"),
-            "Only 12 bytes are dealt; bf16 weights and gradients, 2 + 2, are not.": (
-                "4 + 12 / shards",
-                "16 / shards",
-            ),
-            "Adam keeps 3 × 4 bytes per parameter: master weight and two moments.": (
-                "12 / shards",
-                "8 / shards",
-            ),
-            "The layer that is recomputed keeps all of its activations for a while.": (_WORKING, "0"),
-            "Without recomputing no layer comes on top: what is kept is counted already.": (
-                _WORKING,
-                "32 * unit",
-            ),
-            "One layer is at work at a time, not all.": ("32 * unit if", "32 * unit * model.layers / n if"),
-            "Recomputing begins with each layer's input, which is kept: 2 bytes.": (
-                "2 if recompute",
-                "0 if recompute",
-            ),
-            "Activations are each replica's own: they are not dealt.": ("layers / n", "layers / n / shards"),
-            "2 bytes with recomputing, 32 without: not the other way round.": (
-                "2 if recompute else 32",
-                "32 if recompute else 2",
-            ),
-            "An activation has `hidden` numbers per token.": ("model.tokens * model.hidden", "model.tokens"),
-        },
+check_clip = Exercise(
+    "clip",
+    reference=clip,
+    judge=judged(
+        fault_of_clip, "on 1 to 3 stages the gradients and the norm are torch's for the whole model."
     ),
+    mistakes={
+        "Each stage knows its own part of the norm only.": _own_norm,
+        **famous(
+            clip,
+            {
+                "Norms don't add up: the squares do.": (
+                    _SUM,
+                    "    squares = squares.sqrt()\n" + _SUM + "    squares = squares.pow(2)\n",
+                ),
+                "Lengths of parameters don't add up: their squares do.": (
+                    "gradient.pow(2).sum()",
+                    "gradient.norm()",
+                    "squares.sqrt().item()",
+                    "squares.item()",
+                ),
+                "The root comes after the sum.": ("squares.sqrt()", "squares"),
+                "The group is the pipeline of this rank: others have other parts, or the same once more.": (
+                    ", group=group",
+                    "",
+                ),
+                "The sum of squares is no mean: nothing is to be divided.": (
+                    "squares.sqrt()",
+                    "(squares / dist.get_world_size(group)).sqrt()",
+                ),
+                "Gradients that are short enough stay as they are.": ("if norm > max_norm:", "if norm > 0:"),
+                "Nothing can be divided by a norm of zero.": (
+                    "    if norm > max_norm:\n        for gradient in gradients:\n"
+                    "            gradient.mul_(max_norm / norm)\n",
+                    "    for gradient in gradients:\n"
+                    "        gradient.mul_((max_norm / squares.sqrt()).clamp(max=1.0) * squares / squares)\n",
+                ),
+                "A stage that has nothing to add must take part all the same.": (
+                    _SUM,
+                    "    if not gradients:\n        return 0.0\n" + _SUM,
+                ),
+                "The factor is max_norm / norm.": ("gradient.mul_(max_norm / norm)", "gradient.div_(norm)"),
+                "What is cut is the length of the whole, not each number.": (
+                    "gradient.mul_(max_norm / norm)",
+                    "gradient.clamp_(-max_norm, max_norm)",
+                ),
+                "Each parameter was clipped by itself.": (
+                    "    if norm > max_norm:\n        for gradient in gradients:\n"
+                    "            gradient.mul_(max_norm / norm)\n",
+                    "    for gradient in gradients:\n"
+                    "        gradient.mul_(min(1.0, max_norm / max(1e-12, gradient.norm().item())))\n",
+                ),
+                "mul makes a new tensor, mul_ writes into the gradient.": ("gradient.mul_(", "gradient.mul("),
+                "The norm is to be returned: that is the number that people log.": (
+                    "    return norm",
+                    "    pass",
+                ),
+                "What is returned is the norm before clipping.": (
+                    "return norm",
+                    "return min(norm, max_norm)",
+                ),
+            },
+        ),
+    },
 )

@@ -14,67 +14,88 @@ from matplotlib.patches import Patch
 
 from lib.show import style
 from lib.show.charts import beside
-from lib.show.explore import choice, steps, switch
+from lib.show.explore import choice, steps
+from lib.show.lanes import draw_timeline
 from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
 from lib.show.style import BLUE, GREY, INK, ORANGE, PAPER, RED, describe, new_figure, styled
 from lib.text import plural
-from support.n15.plans import Machine, MemoryRule, every_plan
+from lib.timeline import Span, Trace
+from support.n15.plans import ExposedRule, Machine, MemoryRule, Plan, every_plan, fastest_plan
 from support.n15.tower import even_balance
 
 SIDE = 1.0  # inches left of the first column
 
 # ---- All ways to use so many ranks for the model of 7 billion parameters: time of a step, memory of a rank.
 
-BETWEEN = {"200 GB/s": 200e9, "50 GB/s": 50e9, "12 GB/s": 12e9}
+#: How many cards a machine has, and how many of them one ring can use.
+CARDS = {"one each": (8, 1), "their share of 8": (8, 8), "1 card for all": (1, 1)}
+BETWEEN = {"50 GB/s": 50e9, "12 GB/s": 12e9}
+GATHERS = ("waits", "hides")
+SCHEDULES = ("any", "1F1B")
 PLANS_CONTROLS = {
-    "ranks": steps((8, 64, 512), 512, "ranks"),
-    "memory": steps((16, 24, 40, 80), 80, "GB of a GPU"),
-    "between": choice(tuple(BETWEEN), "50 GB/s", "between machines"),
-    "shards": switch(True, "deal optimizer states to replicas"),
+    "ranks": steps((64, 512), 512, "ranks"),
+    "rings": choice(tuple(CARDS), "one each", "network cards that rings use"),
+    "schedules": choice(SCHEDULES, "any", "schedule"),
+    "gather": choice(GATHERS, "waits", "gathering new weights"),
+    "between": choice(tuple(BETWEEN), "50 GB/s", "a card between machines"),
+    "memory": steps((24, 80), 80, "GB of a GPU"),
 }
-
 
 PARTS = {
     "computing": (BLUE, ""), "computing again": (style.SKY, "//"), "idle": (PAPER, "...."),
-    "all-reduce that is not hidden": (ORANGE, ""),
+    "reduction that is not hidden": (ORANGE, ""), "gathering that is not hidden": (style.YELLOW, ""),
 }  # fmt: skip
 
 
+def machine_of(rings: str, between: str, memory: float) -> Machine:
+    """Return the machine of these settings; memory in GB."""
+    cards, of_a_ring = CARDS[rings]
+    return Machine(between=BETWEEN[between], memory=memory * 1e9, cards=cards, cards_of_a_ring=of_a_ring)
+
+
 @styled
-def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: str, shards: bool) -> Figure:
+def draw_plans(
+    memory_rule: MemoryRule,
+    exposed_rule: ExposedRule,
+    *,
+    ranks: int,
+    rings: str,
+    schedules: str,
+    gather: str,
+    between: str,
+    memory: float,
+) -> Figure:
     """Draw for 1 to 16 stages the best plan's step, by its parts, and what its fullest rank holds; which is fastest."""
-    machine = Machine(between=BETWEEN[between], memory=memory * 1e9)
-    plans = every_plan(ranks, memory_rule, machine=machine, shards=shards)
-    best = min((p for p in plans if p.schedule), key=lambda plan: plan.seconds, default=None)
+    plans = every_plan(
+        ranks,
+        memory_rule,
+        exposed_rule,
+        only_1f1b=schedules == "1F1B",
+        gather_waits=gather == "waits",
+        machine=machine_of(rings, between, memory),
+    )
+    fitting = [plan for plan in plans if plan.schedule]
+    best = fastest_plan(fitting) if fitting else None
     figure, (time, held) = new_figure(9, 5.8, rows=2, sharex=True, height_ratios=(1.7, 1))
     told = []
+    highest = 1.0
     for place, plan in enumerate(plans):
-        told.append("does not fit")
-        look: dict[str, Any]
-        once = plan.compute * (3 / 4 if plan.recompute else 1)  # F + B of 4 parts are F again
-        parts = (once, plan.compute - once, plan.pipeline - plan.compute, plan.reduce)
-        bottom = 0.0
-        for part, (color, hatch) in zip(parts if plan.schedule else (), PARTS.values(), strict=False):
-            edge = GREY if hatch else PAPER
-            time.bar(place, part / once, 0.62, bottom, color=color, edgecolor=edge, hatch=hatch)
-            bottom += part / once
+        told.append(_told_of(plan))
+        top = _draw_seconds(time, place, plan) if plan.schedule else 0.0
+        highest = max(highest, top)
+        weight = "bold" if plan is best else "normal"
+        beside(time, (place, top), told[-1], (0, 3), ha="center", va="bottom", fontweight=weight)
         if plan.schedule:
-            name = plan.schedule.split(" (")[0].replace("ed zero", "ed\nzero").replace("t acc", "t\nacc")
-            told[-1] = f"{plan.seconds:.3g} s\n{name}" + "\nrecomputed" * plan.recompute
-            held.bar(place, plan.memory / 1e9, 0.62, color=style.GREEN, edgecolor=PAPER)
-            inside = memory / 2 < plan.memory / 1e9  # else above the bar: never on the line of the limit
-            look = {"va": "top", "color": PAPER} if inside else {"va": "bottom"}
-            top = (place, plan.memory / 1e9)
-            beside(held, top, f"{top[1]:.0f}", (0, -3 if inside else 3), ha="center", **look)
-        look = {"ha": "center", "va": "bottom", "fontweight": "bold" if plan is best else "normal"}
-        beside(time, (place, bottom), told[-1], (0, 3), **look)
+            _draw_memory(held, place, plan, memory)
     held.axhline(memory, color=RED, linestyle="--", linewidth=1.6)
     held.text(-0.46, 1.03 * memory, f"the GPU has {memory:g}", color=RED, fontsize=9.5, va="bottom")
     held.set(ylabel="held by the fullest\nrank (GB)", ylim=(0, 1.25 * memory), xlabel="stages × replicas")
     held.set_xticks(range(len(plans)), [f"{p.partitions} × {p.replicas}" for p in plans])
-    time.set(ylabel="a step, by what it\ncomputes once", ylim=(0, 2.2), xlim=(-0.5, len(plans) - 0.5))
+    time.set(
+        ylabel="a step, by what it\ncomputes once", ylim=(0, 1.35 * highest), xlim=(-0.5, len(plans) - 0.5)
+    )
     patches = [Patch(facecolor=c, edgecolor=GREY, hatch=h, label=name) for name, (c, h) in PARTS.items()]
-    where: Any = {"ncols": 4, "fontsize": 9.5, "borderaxespad": 0, "loc": "lower right"}
+    where: Any = {"ncols": 3, "fontsize": 9.5, "borderaxespad": 0, "loc": "lower right"}
     time.legend(handles=patches, bbox_to_anchor=(1.0, 1.0), **where)
     finding = f"{ranks} ranks: nothing fits into {memory:g} GB"
     if best:
@@ -85,8 +106,70 @@ def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: s
         f"{p.partitions} x {p.replicas}: {words.replace(chr(10), ' ')}, {p.memory / 1e9:.0f} GB"
         for p, words in zip(plans, told, strict=True)
     )
-    limits = f"Limit {memory:g} GB, {between} between machines, optimizer states dealt: {shards}"
+    limits = (
+        f"Limit {memory:g} GB, {between} a card, rings use {rings}, schedule {schedules}, gathering {gather}"
+    )
     return describe(figure, f"{finding}. {limits}. Stages x replicas: {facts}.")
+
+
+def _told_of(plan: Plan) -> str:
+    if not plan.schedule:
+        return "does not fit"
+    name = plan.schedule.split(" (")[0].replace("ed zero", "ed\nzero").replace("t acc", "t\nacc")
+    return f"{plan.seconds:.3g} s\n{name}" + "\nrecomputed" * plan.recompute
+
+
+def _draw_seconds(axes: Axes, place: int, plan: Plan) -> float:
+    """Draw the parts of a step on each other; return how high they reach."""
+    once = plan.compute * (3 / 4 if plan.recompute else 1)  # F + B of 4 parts are F again
+    again = plan.compute - once
+    parts = (once, again, plan.pipeline - plan.compute, plan.reduce, plan.gather)
+    bottom = 0.0
+    for part, (color, hatch) in zip(parts, PARTS.values(), strict=True):
+        edge = GREY if hatch else PAPER
+        axes.bar(place, part / once, 0.62, bottom, color=color, edgecolor=edge, hatch=hatch)
+        bottom += part / once
+    return bottom
+
+
+def _draw_memory(axes: Axes, place: int, plan: Plan, memory: float) -> None:
+    gigabytes = plan.memory / 1e9
+    axes.bar(place, gigabytes, 0.62, color=style.GREEN, edgecolor=PAPER)
+    inside = memory / 2 < gigabytes  # else above the bar: never on the line of the limit
+    look: dict[str, Any] = {"va": "top", "color": PAPER} if inside else {"va": "bottom"}
+    beside(axes, (place, gigabytes), f"{gigabytes:.0f}", (0, -3 if inside else 3), ha="center", **look)
+
+
+# ---- The last backward, and the buckets of its gradients on the network.
+
+EXPOSED_CONTROLS = {
+    "reduce": steps((1, 2, 4, 6, 8), 6, "R · reduction, ms"),
+    "backward": steps((2, 4, 8), 4, "B · last backward, ms"),
+    "buckets": steps((1, 2, 4, 8), 4, "b · buckets"),
+}
+
+
+def buckets_of(reduce: float, backward: float, buckets: int) -> Trace:
+    """Return when each bucket of gradients is computed, and when it is on the network, in seconds; given are ms."""
+    spans = []
+    free = 0.0
+    for k in range(buckets):
+        ready = 1e-3 * backward * (k + 1) / buckets
+        spans.append(Span("last backward", f"{k}", 1e-3 * backward * k / buckets, ready, "backward"))
+        begin = max(free, ready)
+        free = begin + 1e-3 * reduce / buckets
+        spans.append(Span("network", f"{k}", begin, free, "reduction"))
+    return Trace(spans, ("last backward", "network"))
+
+
+def draw_exposed(*, reduce: float, backward: float, buckets: int) -> Figure:
+    """Draw the last backward of a rank and the reduction of its gradients, bucket by bucket."""
+    trace = buckets_of(reduce, backward, buckets)
+    left = 1e3 * trace.makespan - backward
+    title = (
+        f"A reduction of {reduce:g} ms in {plural(buckets, 'bucket')}: {left:g} ms are left behind backward"
+    )
+    return draw_timeline(predicted=trace, title=title, unit="ms")
 
 
 # ---- Who is who in a mesh of replicas and stages, and what comes of dealing rows to the wrong one.

@@ -71,6 +71,14 @@ def measured_costs(traces: Sequence[Trace], schedule: Schedule) -> tuple[Costs, 
     return Costs(forward, backward), max(0.0, median(waits[1:] or waits))
 
 
+def accounts(trace: Trace, rank: int) -> tuple[float, float, float]:
+    """Return the seconds of a rank's forwards, of its backwards, and those in which it did neither."""
+    own = trace.only(lane=f"rank {rank}")
+    forwards = sum(span.duration for span in own if span.kind == "forward")
+    backwards = sum(span.duration for span in own if span.kind == "backward")
+    return forwards, backwards, trace.makespan - forwards - backwards
+
+
 def ran_in_order(trace: Trace, schedule: Schedule) -> bool:
     """Say whether every rank did its row of the table, in its order, and nothing before what it needs had ended."""
     spans = {span.label: span for span in trace}

@@ -2,8 +2,8 @@
 
 from lib.show.style import alt_text
 from support.n15 import figures as n15
-from support.n15.plans import every_plan
-from support.n15.solved import memory_of_rank
+from support.n15.plans import every_plan, fastest_plan
+from support.n15.solved import exposed, memory_of_rank
 from tests.lib.refusal import refuses
 
 
@@ -22,11 +22,14 @@ def test_replicas_read_every_place_once_but_dealt_to_ranks_the_ends_of_a_pipelin
 
 
 def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_learns_nothing():
-    settings = {"ranks": 8, "between": "50 GB/s", "shards": True}
-    best = min(every_plan(8, memory_of_rank), key=lambda plan: plan.seconds)
-    shape = f"{best.partitions} stage × {best.replicas} replicas"
-    assert shape in alt_text(n15.draw_plans(memory_of_rank, **settings, memory=80))
-    assert "nothing fits into 1 GB" in alt_text(n15.draw_plans(memory_of_rank, **settings, memory=1))
+    settings = {"ranks": 64, "rings": "one each", "schedules": "any", "gather": "waits", "between": "50 GB/s"}
+    best = fastest_plan(every_plan(64))
+    told = alt_text(n15.draw_plans(memory_of_rank, exposed, **settings, memory=80))
+    assert f"{best.partitions} stages × {best.replicas} replicas, {best.seconds:.3g} s" in told
+    assert "nothing fits into 1 GB" in alt_text(n15.draw_plans(memory_of_rank, exposed, **settings, memory=1))
+    shared = settings | {"ranks": 512, "rings": "their share of 8", "gather": "hides"}
+    told = alt_text(n15.draw_plans(memory_of_rank, exposed, **shared, memory=80))
+    assert "1 stage × 512 replicas, 0.862 s" in told
     one = [2.0, 1.0, 0.5]
     assert "one curve, never 1e-9 apart" in alt_text(n15.draw_same({"a": one, "b": [x + 1e-12 for x in one]}))
     assert "different curves, up to 1e-01 apart" in alt_text(n15.draw_same({"a": one, "b": [2.0, 1.1, 0.5]}))
@@ -35,3 +38,11 @@ def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_
     flat = [2.5, 2.3, 2.3]
     assert "learns nothing: 2.3 after 3 steps, not 0.3" in alt_text(n15.draw_deals(falling, flat))
     assert "learns too" in alt_text(n15.draw_deals(falling, falling))
+
+
+def test_buckets_on_the_network_end_when_exposed_says_and_the_title_tells_it():
+    for reduce, backward, buckets in ((6, 4, 4), (2, 4, 4), (8, 2, 1)):
+        trace = n15.buckets_of(reduce, backward, buckets)
+        assert abs(1e3 * trace.makespan - backward - exposed(reduce, backward, buckets)) < 1e-9
+    told = alt_text(n15.draw_exposed(reduce=6, backward=4, buckets=4))
+    assert "6 ms in 4 buckets: 3 ms are left behind backward" in told

@@ -40,6 +40,12 @@ def test_places_losses_rows_and_steps_are_read_from_the_ranks_that_know_them(run
     assert traces[0].lanes == tuple(f"rank {rank}" for rank in range(4))
 
 
+def test_the_seconds_of_a_rank_are_parted_into_forwards_backwards_and_the_rest() -> None:
+    trace = simulate(one_f_one_b(4, 2), [1.0, 2.0], [3.0, 4.0])
+    assert logs.accounts(trace, 0) == pytest.approx((4.0, 12.0, trace.makespan - 16.0))
+    assert sum(logs.accounts(trace, 1)) == pytest.approx(trace.makespan)
+
+
 def test_costs_read_from_a_simulated_run_are_its_own_and_another_order_than_the_tables_is_seen() -> None:
     schedule = one_f_one_b(4, 2)
     trace = simulate(schedule, [1.0, 2.0], [3.0, 4.0], communicate=0.25)

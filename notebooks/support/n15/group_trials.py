@@ -1,0 +1,205 @@
+"""What `average` and `clip` are tried with: imitated ranks of one column, or of one pipeline, of a larger job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lib.text import plural
+from support.kit.raised import in_case
+from support.n15.trials import away_from, never_waited_for, random_tensor
+from support.ranks import in_threads
+
+COLUMN = "the ranks that hold this stage"
+ALONG = "the ranks of this pipeline"
+
+
+class _Job:
+    """What `dist` is for a rank of a larger job: a collective of all its ranks would not even fit in size.
+
+    others: how many times as many ranks the world has as this group.
+    """
+
+    def __init__(self, dist: Any, group: str, others: int = 2) -> None:
+        self._dist = dist
+        self._group = group
+        self._others = others
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dist, name)
+
+    def get_world_size(self, group: Any = None) -> int:
+        return int(self._dist.get_world_size()) * (1 if group == self._group else self._others)
+
+    def all_reduce(self, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> Any:
+        if group != self._group:
+            raise ValueError("all_reduce without group=group is over all ranks of the job")
+        return self._dist.all_reduce(tensor, *(() if op is None else (op,)), async_op=async_op)
+
+
+# ---- exercise 3: the mean over the replicas of a stage
+
+_OF_AVERAGE = {
+    "'NoneType' object": "A parameter may have no gradient: leave it out.",
+    "expected Tensor as element": "A parameter may have no gradient: leave it out.",
+    "non-empty list": "`parameters` is an iterator, which can be read once: read it into a list.",
+}
+
+_SHAPES = ((3, 2), (4,), (2, 2), (1,))
+_WITHOUT = 1  # the parameter that has no gradient
+
+
+def fault_of_average(answer: Any) -> str:
+    """Average on 1 to 3 replicas; one of the parameters has no gradient."""
+    for replicas in (3, 2, 1):
+        where = plural(replicas, "replica")
+        found = _fault_of_replicas(answer, replicas, where)
+        if found:
+            return f"{where}: {found}"
+    return ""
+
+
+def _gradient(rank: int, k: int) -> Tensor:
+    return random_tensor(*_SHAPES[k], seed=10 * rank + k)
+
+
+def _fault_of_replicas(answer: Any, replicas: int, where: str) -> str:
+    def replica(dist: Any) -> list[nn.Parameter]:
+        own = [nn.Parameter(random_tensor(*shape)) for shape in _SHAPES]
+        for k, parameter in enumerate(own):
+            parameter.grad = None if k == _WITHOUT else _gradient(dist.get_rank(), k)
+        answer(iter(own), replicas, COLUMN, _Job(dist, COLUMN))
+        return own
+
+    with in_case(where, _OF_AVERAGE):
+        seen, world = in_threads(replica, replicas)
+    unwaited = never_waited_for(world)
+    if unwaited:
+        return unwaited
+    calls = sum(what == "all_reduce" for _, what in world.events) // replicas
+    for rank, own in enumerate(seen):
+        for k, parameter in enumerate(own):
+            found = _fault_of_gradient(parameter, k, rank, replicas, calls)
+            if found:
+                return found
+    if calls > 1:
+        return f"right means, but {calls} all-reduces on each rank: {calls} latencies, not one."
+    return ""
+
+
+def _fault_of_gradient(parameter: nn.Parameter, k: int, rank: int, replicas: int, calls: int) -> str:
+    got = parameter.grad
+    name = f"gradient {k} of replica {rank}"
+    if not torch.equal(parameter.detach(), random_tensor(*_SHAPES[k])):
+        return f"parameter {k} itself has changed; the mean is of gradients."
+    if k == _WITHOUT:
+        return "" if got is None else f"{name} was None, and now is {got.flatten().tolist()[:2]} …"
+    mean = torch.stack([_gradient(other, k) for other in range(replicas)]).mean(dim=0)
+    if got is None or got.shape != mean.shape:
+        shape = None if got is None else tuple(got.shape)
+        return f"{name} has the shape {shape}, not {tuple(mean.shape)}."
+    away = away_from(got, mean)
+    if away and torch.equal(got, _gradient(rank, k)):
+        return f"{name} is still this replica's own, after {plural(calls, 'all-reduce')}."
+    return f"{name} is {away} the mean." if away else ""
+
+
+# ---- exercise 4: the norm over the stages of a pipeline
+
+Stages = Sequence[Sequence["Tensor | None"]]
+"""The gradients of each stage."""
+
+
+def _lengths(*of_stages: Sequence[float | None]) -> Stages:
+    """Make gradients of these lengths, in random directions; None stays None."""
+    made: list[list[Tensor | None]] = []
+    for j, lengths in enumerate(of_stages):
+        row: list[Tensor | None] = []
+        for k, length in enumerate(lengths):
+            direction = random_tensor(2 + k, 2, seed=10 * j + k)
+            row.append(None if length is None else length * direction / direction.norm())
+        made.append(row)
+    return made
+
+
+#: What is told of each: its name, the gradients of its stages, the largest norm that is allowed.
+_CLIPPED: tuple[tuple[str, Callable[[], Stages], float], ...] = (
+    ("2 stages of norm 5 and 12, max_norm 1", lambda: _lengths([3.0, 4.0], [12.0]), 1.0),
+    ("stages of norm 3, 0.5 and 6, max_norm 2", lambda: _lengths([3.0], [0.3, 0.4], [6.0]), 2.0),
+    ("2 stages of norm 0.8 each, max_norm 1", lambda: _lengths([0.8], [0.8]), 1.0),
+    ("2 stages of norm 3 and 4, max_norm 7", lambda: _lengths([3.0], [4.0]), 7.0),
+    ("a stage whose parameters are all frozen", lambda: _lengths([None, None], [3.0, None], [4.0]), 2.0),
+    ("all gradients are zero", lambda: _lengths([0.0], [0.0]), 1.0),
+    ("1 stage of norm 5, max_norm 2", lambda: _lengths([3.0, 4.0]), 2.0),
+)
+
+_OF_CLIP = {
+    "'NoneType' object": "A frozen parameter has no gradient: leave it out.",
+    "non-empty list": "A stage may have no gradient at all, and still has to take part.",
+    "waits in all_reduce": "A collective needs every rank of its group, each time.",
+}
+
+
+def fault_of_clip(answer: Any) -> str:
+    """Clip the gradients of 1 to 3 stages; say what differs first from torch's own on the whole model."""
+    for where, make, max_norm in _CLIPPED:
+        found = _fault_of_stages(answer, make(), max_norm, where)
+        if found:
+            return f"{where}: {found}"
+    return ""
+
+
+def _with_gradients(row: Sequence[Tensor | None]) -> list[nn.Parameter]:
+    own = []
+    for k, gradient in enumerate(row):
+        parameter = nn.Parameter(random_tensor(2 + k, 2))
+        parameter.grad = None if gradient is None else gradient.clone()
+        own.append(parameter)
+    return own
+
+
+def _fault_of_stages(answer: Any, stages: Stages, max_norm: float, where: str) -> str:
+    whole = [parameter for row in stages for parameter in _with_gradients(row)]
+    norm = float(nn.utils.clip_grad_norm_(whole, max_norm))
+
+    def stage(dist: Any) -> tuple[Any, list[nn.Parameter]]:
+        own = _with_gradients(stages[dist.get_rank()])
+        return answer(iter(own), max_norm, ALONG, _Job(dist, ALONG)), own
+
+    with in_case(where, _OF_CLIP):
+        seen, world = in_threads(stage, len(stages))
+    unwaited = never_waited_for(world)
+    if unwaited:
+        return unwaited
+    for rank, (said, _) in enumerate(seen):
+        if said is None:
+            return f"rank {rank} returned None; the norm of all gradients was {norm:.4f}."
+    found = _fault_of_clipped([own for _, own in seen], whole, norm)
+    if found:
+        return found
+    for rank, (said, _) in enumerate(seen):
+        if not isinstance(said, (int, float, Tensor)) or abs(float(said) - norm) > 1e-5 * max(1.0, norm):
+            return f"rank {rank} returned {said!r}; the norm of all gradients was {norm:.4f}."
+    return ""
+
+
+def _fault_of_clipped(seen: list[list[nn.Parameter]], whole: list[nn.Parameter], norm: float) -> str:
+    expected = iter(whole)
+    for rank, own in enumerate(seen):
+        for k, parameter in enumerate(own):
+            wanted = next(expected).grad
+            got = parameter.grad
+            name = f"gradient {k} of rank {rank}"
+            if (got is None) != (wanted is None):
+                return f"{name} is {got}, and should be {wanted}."
+            if got is None or wanted is None:
+                continue
+            if got.isnan().any():
+                return f"{name} is NaN."
+            if not torch.allclose(got, wanted, rtol=1e-5, atol=1e-9):
+                factor = float((got * wanted).sum() / (wanted * wanted).sum())
+                return f"{name} is {factor:.3g} times what clipping the whole model gives; its norm was {norm:.3g}."
+    return ""

@@ -1,0 +1,128 @@
+"""Predictions of notebook 15, in its order."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from support.kit.exact import exact_number
+from support.kit.guess import Guess, Tried, letter
+from support.n15.plans import Machine, Model, every_plan, fastest_plan
+from support.n15.solved import memory_of_rank
+
+SIZES = (1, 2, 4, 8, 16, 32)
+
+
+def _one_digit(number: Any) -> Any:
+    return f"{number:.1f}" if isinstance(number, (int, float)) else number
+
+
+def _stage_or_word(my_guess: Any) -> Any:
+    """Read 1, "1" and "Both "; None stays None."""
+    return my_guess if my_guess is None else letter(str(my_guess))
+
+
+def _held(n: int) -> float:
+    """Return the bytes of rank 0 under 1F1B, with every state on every replica."""
+    return float(memory_of_rank(Model(), n, n, False, 0, 1))  # type: ignore[no-untyped-call]
+
+
+def _fewest_stages(memory: float) -> int:
+    """Return the fewest stages whose rank 0 fits under 1F1B, with every state on every replica."""
+    fits = (n for n in SIZES if _held(n) <= memory)
+    return next(fits)
+
+
+def _fastest_of_any_order(cards_of_a_ring: int) -> int:
+    machine = Machine(cards_of_a_ring=cards_of_a_ring)
+    plans = every_plan(512, gather_waits=False, machine=machine)
+    return fastest_plan([plan for plan in plans if plan.partitions in (1, 4, 16)]).partitions
+
+
+guess_loss = Guess(
+    "the loss after 24 steps, about",
+    lambda: _one_digit(math.log(10)),
+    read=_one_digit,
+    said={
+        "2.7": "that of the first weights, which training does lower",
+        "0.0": "nothing can be told from a stranger's image",
+        **dict.fromkeys(("0.4", "0.5"), "as if the pairs fitted: the digits are other images'"),
+    },
+    tried=Tried(right=2.3, wrong=0.0),
+)
+guess_wrong_stage = Guess(
+    "the stages with wrong gradients",
+    lambda: "1",
+    read=_stage_or_word,
+    said={
+        "0": "the stage that is at the data",
+        "BOTH": "as if both backwards were split",
+        "NONE": "DDP averages what passes its hooks",
+    },
+    tried=Tried(right=1, wrong="both"),
+)
+guess_clipped = exact_number(
+    "the norm of the whole gradient after every stage has clipped its own",
+    lambda: math.sqrt(4),
+    said={
+        1: "that is the norm of one stage's part",
+        4: "lengths of parts at right angles don't add up, their squares do",
+    },
+    tried=Tried(right=2, wrong=1),
+)
+guess_scaled = exact_number(
+    "the share of the right gradient",
+    lambda: (1 + 1 / 4) / 2,
+    said={
+        1: "the first step's gradients are there already when the second one scales",
+        0.25: "only the first step's share is divided twice",
+        0.5: "the first step's share is small, not gone",
+        0.0625: "the second step's share is divided once",
+    },
+    tried=Tried(right=0.625, wrong=1),
+)
+guess_stages = exact_number(
+    "the fewest stages",
+    lambda: _fewest_stages(24e9),
+    "stages",
+    said={
+        1: "the states alone are 126 GB",
+        8: "that is enough for the states alone",
+        16: "the states and activations come to 25 GB",
+        6: "that is enough for the states alone",
+    },
+    tried=Tried(right=32, wrong=8),
+)
+guess_any_order = exact_number(
+    "the fastest number of stages",
+    lambda: _fastest_of_any_order(1),
+    "stages",
+    said={
+        1: "so it was with 1F1B: other orders wait less",
+        16: "its pipeline fills too slowly",
+        8: "nearly as fast as 4, but not asked for",
+        2: "more than half of the exposed reduction of 1 is left",
+    },
+    tried=Tried(right=4, wrong=1),
+)
+guess_all_cards = exact_number(
+    "the fastest number of stages",
+    lambda: _fastest_of_any_order(8),
+    "stages",
+    said={
+        4: "so it was with one card for a ring",
+        16: "its pipeline fills too slowly",
+    },
+    tried=Tried(right=1, wrong=4),
+)
+guess_gathers = exact_number(
+    "gathers per step",
+    lambda: 2 * 4,
+    "gathers",
+    said={
+        4: "backward needs the weights as well, and they were thrown away",
+        1: "they are thrown away after each use",
+        2: "that is what one micro-batch takes",
+    },
+    tried=Tried(right=8, wrong=4),
+)

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 from support.kit.judged import Fault
 
-Pair: TypeAlias = tuple[int, int]
+_Pair: TypeAlias = tuple[int, int]
 
 
-def fault_of_order(
-    root: Any, layers: Mapping[Pair, Any], starts: Sequence[int], partitions: int
+def fault_of_the_graph(
+    root: Any, layers: Mapping[_Pair, Any], starts: Sequence[int], partitions: int
 ) -> Fault | None:
     """Say which micro-batch may go backward too early, None if each is held behind the next one.
 
@@ -62,9 +62,9 @@ def _behind(root: Any) -> Iterator[Any]:
             waiting += [following for following, _ in node.next_functions]
 
 
-def _recomputes(nodes: Sequence[Any], starts: Sequence[int]) -> dict[Pair, Any]:
+def _recomputes(nodes: Sequence[Any], starts: Sequence[int]) -> dict[_Pair, Any]:
     """Return the Recompute of each pair that has one: behind that of a partition lie those of the partitions before."""
-    found: dict[Pair, Any] = {}
+    found: dict[_Pair, Any] = {}
     made = [node for node in nodes if "Recompute" in node.name()]
     for i, start in enumerate(starts):
         own = [node for node in made if int(node.saved_tensors[0][0, 0]) == start]
@@ -72,7 +72,7 @@ def _recomputes(nodes: Sequence[Any], starts: Sequence[int]) -> dict[Pair, Any]:
     return found
 
 
-def _checkpoints(nodes: Sequence[Any], recomputes: Mapping[Pair, Any]) -> dict[Pair, Any]:
+def _checkpoints(nodes: Sequence[Any], recomputes: Mapping[_Pair, Any]) -> dict[_Pair, Any]:
     """Return the Checkpoint of each pair that has a Recompute: the two share a dictionary."""
     pairs = {id(node.shared): pair for pair, node in recomputes.items()}
     return {

@@ -25,7 +25,7 @@ from support.kit.raised import in_case, named
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
 from support.n12.given import with_checkpoint
-from support.n12.order import fault_of_order
+from support.n12.order import fault_of_the_graph
 
 
 @dataclass
@@ -277,7 +277,7 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     if fault or case.special == "no_grad":
         return fault
     weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)
-    watch.unheld = fault_of_order(output.grad_fn, watch.nodes, watch.starts, len(case.balance))
+    watch.unheld = fault_of_the_graph(output.grad_fn, watch.nodes, watch.starts, len(case.balance))
     (output * weights).sum().backward()
     (right * weights).sum().backward()
     fault = _fault_of_backward(case, watch, layers, twins)

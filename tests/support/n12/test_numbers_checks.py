@@ -1,0 +1,163 @@
+"""What is said of random numbers for each pair, exercise 4: other right answers, and wrong ones."""
+
+import pytest
+import torch
+
+from support.kit.mistakes import edited
+from support.n12 import checks as n12
+from support.n12.given import drawing_from
+from support.n12.solved import Numbers
+
+# ---- exercise 4
+
+
+def by_counting(m, n):
+    """Number the pairs from a base that the process's generator gives: no table."""
+    base = int(torch.randint(2**60, ()))
+
+    class Own:
+        def __init__(self, layer, number):
+            self.layer = layer
+            self.number = number
+
+        def __call__(self, x):
+            generator = torch.Generator()
+            generator.manual_seed(base + self.number)
+            with drawing_from(generator):
+                return self.layer(x)
+
+    return type("Pairs", (), {"wrap": lambda _, layer, i, j: Own(layer, i * n + j)})()
+
+
+def test_numbers_that_are_counted_from_a_base_pass():
+    class Counted:
+        def __init__(self, m, n):
+            self.pairs = by_counting(m, n)
+
+        def wrap(self, layer, i, j):
+            return self.pairs.wrap(layer, i, j)
+
+    assert n12.check_numbers(Counted)
+
+
+class DrawnInWrap:
+    """Draw a pair's seed when its layer is wrapped, in the caller's thread."""
+
+    def __init__(self, m, n):
+        self.m = m
+
+    def wrap(self, layer, i, j):
+        seed = torch.randint(2**40, ()).item()
+
+        def run(x):
+            with drawing_from(torch.Generator().manual_seed(seed)):
+                return layer(x)
+
+        return run
+
+
+class AGeneratorPerPair(Numbers):
+    def wrap(self, layer, i, j):
+        own = torch.Generator()
+
+        def run(x):
+            with drawing_from(own.manual_seed(self.seeds[i][j])):
+                return layer(x)
+
+        return run
+
+
+class DrawnInWrapOnly(DrawnInWrap):
+    def __init__(self, m, n): ...
+
+
+@pytest.mark.parametrize("answer", [DrawnInWrap, DrawnInWrapOnly, AGeneratorPerPair])
+def test_a_seed_may_be_drawn_in_wrap_and_a_generator_set_anew(answer):
+    assert n12.check_numbers(answer)
+
+
+OWN = "with drawing_from(torch.Generator().manual_seed(self.seeds[i][j])):"
+PUT_BACK = """before = torch.get_rng_state()
+            torch.manual_seed(self.seeds[i][j])
+            y = layer(x)
+            torch.set_rng_state(before)
+            return y
+            if True:"""
+GOES_ON = "A generator goes on from where it stood"
+
+
+@pytest.mark.parametrize(
+    "edits, says",
+    [
+        ([(OWN, PUT_BACK)], "the generator of the whole process stands elsewhere while the layer runs"),
+        (
+            [("tolist()", "tolist()\n        self.own = torch.Generator()"), ("torch.Generator().m", "self.own.m")],
+            "one of them draws another mask than when it ran alone",
+        ),
+        (
+            [
+                (
+                    "tolist()",
+                    "tolist()\n        self.own = [[torch.Generator().manual_seed(s) for s in r] for r in self.seeds]",
+                ),
+                ("torch.Generator().manual_seed(self.seeds[i][j])", "self.own[i][j]"),
+            ],
+            GOES_ON,
+        ),
+        (
+            [("manual_seed(self.seeds[i][j])", "manual_seed(torch.randint(2**40, ()).item())")],
+            "the call, beside the layer, has moved the generator",
+        ),
+        (
+            [
+                (
+                    "torch.randint(2**62, (m, n)).tolist()",
+                    "[[torch.initial_seed() + 9 * i + j for j in range(n)] for i in range(m)]",
+                )
+            ],
+            "two steps need seeds that were drawn",
+        ),
+        (
+            [
+                ("torch.randint(2**62, (m, n)).tolist()", "int(torch.randint(1000, ()))\n        self.n = n"),
+                ("self.seeds[i][j]", "self.seeds + i * self.n + j"),
+            ],
+            "in a run of 1000 steps, step",
+        ),
+    ],
+)
+def test_what_shares_a_generator_or_a_seed_is_told_so(edits, says):
+    verdict = n12.check_numbers(edited(Numbers, *edits))
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+    assert says is GOES_ON or GOES_ON not in verdict.message
+    assert "The place alone" not in verdict.message
+
+
+def test_the_check_leaves_torchs_generator_as_it_was():
+    before = torch.get_rng_state()
+    n12.check_numbers(Numbers)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ("return run", "return run(torch.ones(64))", "wrap is to return a function of x, not Tensor"),
+        ("return run", "return None", "wrap returned None"),
+        ("return layer(x)", "return x", "the layer was never called"),
+        ("return layer(x)", "return layer(x) * 2", "the output is not that of the layer"),
+        ("[i][j]", "[0][0]", "micro-batch 0 in partition 0 and micro-batch 0 in partition 1 draw the same mask; 12"),
+        ("self.seeds[i][j]", "self.seeds[0][0] + 3 * i + j", "micro-batch 0 in partition 3 and micro-batch 1"),
+        (
+            "with drawing_from(torch.Generator().manual_seed(self.seeds[i][j])):",
+            "if True:",
+            "the layer has moved the generator of the whole process",
+        ),
+        ("return layer(x)", "return layer(x, i)", "your code raised TypeError"),
+    ],
+)
+def test_other_wrong_numbers_are_told_what_is_seen(old, new, says):
+    verdict = n12.check_numbers(edited(Numbers, (old, new)))
+    assert verdict.status == "wrong"
+    assert says in verdict.message

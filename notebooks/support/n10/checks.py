@@ -147,8 +147,11 @@ check_peak_bytes = Exercise(
             max(peak, kept + inside) → kept + inside
         The segments are at work one after another: not all insides are there at once.
             max(peak, kept + inside) → sum(sizes)
+        The gradient that waits at a segment's end is on its way: autograd doesn't hold it.
+            kept + inside) → kept + inside + sizes[end])
         """,
     ),
+    throughout=True,
 )
 
 
@@ -288,6 +291,8 @@ check_my_checkpoint = Exercise(
             finally:¶    here.recomputing = before → finally: pass
         What it was before can be True, in a checkpoint within another: put `before` back, not False.
             finally:¶    here.recomputing = before → finally:¶    here.recomputing = False
+        What it was before is what it is when this run begins, which can be long after the call.
+            def run(phony, *inputs): → def run(phony, *inputs, before=is_recomputing()): | before = is_recomputing()¶ → pass¶
         Put it back in `finally:`, which runs in either case.
             try: → if True: | return function(*inputs) → done = function(*inputs) | finally:¶    here.recomputing = before → here.recomputing = before¶return done
         What the outer one recomputes is recomputed inside as well: begin with what is_recomputing() said before.

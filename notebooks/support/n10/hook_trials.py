@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +24,7 @@ SLACK = 16 * 1024  # bytes that a checkpoint may need for itself
 
 
 class _Segment(nn.Module):
-    """A layer, dropout, a product that saves two tensors of one shape, a layer; notes its runs and masks."""
+    """Dropout, a layer, dropout, a product that saves two tensors of one shape, a layer; notes runs and masks."""
 
     def __init__(self, *, drops: bool = True) -> None:
         super().__init__()
@@ -44,10 +45,12 @@ class _Segment(nn.Module):
             raise Finding(
                 "in the second forward the inputs do not require the gradients that they required in the first."
             )
+        if self.drops:  # before anything is saved
+            x = F.dropout(x, 0.5)
         hidden = torch.tanh(x @ self.first)
         if self.drops:
             hidden = F.dropout(hidden + 2, 0.5)  # never 0 before
-            self.masks.append(hidden.detach() != 0)
+            self.masks.append(torch.stack([x.detach() != 0, hidden.detach() != 0]))
         y: Tensor = torch.tanh((hidden * gate) @ self.second)
         return y
 
@@ -68,6 +71,7 @@ def _gradients(
     torch.manual_seed(7)
     segment = _Segment()
     inputs = _inputs(require=require)
+    torch.rand(5)  # between the seed and the call others draw
     with in_case("in forward"):
         y = answer(segment, *inputs)
     torch.rand(3)  # the generator moves on, as it does in training
@@ -172,6 +176,24 @@ def _fault_of_portions(answer: Callable[..., Any]) -> str:
     return ""
 
 
+def _fault_of_a_lost_output(answer: Callable[..., Any]) -> str:
+    """Drop the output, behind forward alone or behind half a backward: its graph must go with it."""
+    for partly in (False, True):
+        segment = _Segment(drops=False)
+        inputs = _inputs()
+        with LiveTensors() as live:
+            y = answer(segment, *inputs)
+            if partly:
+                torch.autograd.grad(y.sum(), [segment.second], retain_graph=True)
+            del y
+            gc.collect()
+            left = live.now
+        if left > SLACK:
+            when = "torch.autograd.grad for one weight" if partly else "forward"
+            return f"after {when} the output is dropped, and {left // 1024} KiB stay alive: something still holds them."
+    return ""
+
+
 class _Row:
     """Checkpoints in a row, each of some layers, whose graph is kept; what gradients one can ask for, by name."""
 
@@ -235,4 +257,5 @@ def fault_of_hooks(answer: Any) -> str:
         or _fault_of_memory(answer)
         or _fault_of_portions(answer)
         or _fault_of_a_row(answer)
+        or _fault_of_a_lost_output(answer)
     )

@@ -75,10 +75,14 @@ class _Case:
         with SavedTensors([*weights, self.shift]) as saved:
             x = self.before(torch.randn(10, 6))
             held = saved.count
+            held_bytes = saved.bytes
             first, second = casts
             with in_case("in forward"), _cast(first):
                 self.y = call(self.parts[0], x, keep, self.shift)
-            self.kept = saved.count - held
+            self.kept_bytes = saved.bytes - held_bytes
+            # The random state may be kept as a tensor as well; it is larger than all else here.
+            states, self.kept_bytes = divmod(self.kept_bytes, torch.get_rng_state().nbytes)
+            self.kept = saved.count - held - states
             if isinstance(self.y, Tensor):
                 with in_case("in forward"), _cast(second):
                     self.end = call(self.parts[1], self.y, keep, self.shift)
@@ -109,7 +113,8 @@ def fault_of_checkpoint(answer: Any) -> str:
     if mine.y.shape != plain.y.shape or not torch.equal(mine.y, plain.y):
         return "forward does not return what function(*inputs) returns."
     if mine.kept != 2:  # the third input is a parameter here, and those are not counted
-        return f"after forward autograd holds {mine.kept} tensors of the segment, not its inputs alone (2)."
+        held = f"{mine.kept} tensors of the segment, {mine.kept_bytes} bytes"
+        return f"after forward autograd holds {held}, not its inputs alone (2)."
     plain.backward()
     undisturbed = mine.backward()
     runs = [len(part.masks) for part in mine.parts]
@@ -129,7 +134,13 @@ def fault_of_checkpoint(answer: Any) -> str:
             return f"{name}: the gradient is off by {float((got - want).norm() / want.norm()):.0%}."
     if not undisturbed:
         return "gradients are right, but the random state after backward is another one than before it."
-    return _fault_of_autocast(answer) or _fault_of_memory(answer) or _fault_of_inputs(answer)
+    return (
+        _fault_of_autocast(answer)
+        or _fault_of_memory(answer)
+        or _fault_of_inputs(answer)
+        or _fault_of_unused(answer)
+        or _fault_of_errors(answer)
+    )
 
 
 def _fault_of_memory(answer: Any) -> str:
@@ -187,15 +198,58 @@ def _fault_of_inputs(answer: Any) -> str:
             *chance.choices(("a layer's output", "data", "a mask"), k=chance.randint(1, 3)),
         ]
         chance.shuffle(kinds)
-        wanted = _gradients_of_inputs(lambda function, *inputs: function(*inputs), kinds, seed)
+        wanted, _ = _gradients_of_inputs(lambda function, *inputs: function(*inputs), kinds, seed)
         with in_case(f"inputs: {', '.join(kinds)}, and it is one layer before"):
-            got = _gradients_of_inputs(answer.apply, kinds, seed)
+            got, required = _gradients_of_inputs(answer.apply, kinds, seed)
         if any(map(_is_off, got, wanted)):
             return f"inputs: {', '.join(kinds)}; the layer before has another gradient than without a checkpoint."
+        for place, (kind, requires) in enumerate(zip(kinds, required, strict=True), 1):
+            if requires != (kind == "a layer's output"):
+                what = "requires a gradient" if requires else "requires no gradient"
+                return f"inputs: {', '.join(kinds)}; in the second forward input {place} {what}, unlike the caller's."
     return ""
 
 
-def _gradients_of_inputs(call: Callable[..., Any], kinds: list[str], seed: int) -> list[Tensor | None]:
+class _Fails(torch.autograd.Function):
+    """Doubles, and runs out of memory in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise RuntimeError("out of memory")
+
+
+def _fault_of_errors(answer: Any) -> str:
+    with suppress(RuntimeError):
+        answer.apply(_Fails.apply, torch.ones(2, requires_grad=True)).sum().backward()
+        return "a layer inside raised RuntimeError in its own backward, and nobody heard of it."
+    return ""
+
+
+def _fault_of_unused(answer: Any) -> str:
+    """Try functions that use some of their inputs: the others get no gradient, not even zeros."""
+    for seed in range(4):
+        chance = random.Random(seed)
+        count = chance.randint(2, 4)
+        used = sorted(chance.sample(range(count), chance.randint(1, count - 1)))
+        leaves = [torch.ones(3, requires_grad=True) for _ in range(count)]
+        answer.apply(lambda *given, used=used: sum(given[k].sin() for k in used), *leaves).sum().backward()
+        for place, leaf in enumerate(leaves):
+            if place not in used and leaf.grad is not None:
+                return (
+                    f"{count} inputs, and the function does not use input {place + 1}: its .grad must stay None, "
+                    "and it was filled."
+                )
+    return ""
+
+
+def _gradients_of_inputs(
+    call: Callable[..., Any], kinds: list[str], seed: int
+) -> tuple[list[Tensor | None], list[bool]]:
+    """Return the gradients of the layer before, and which inputs required one when the function ran last."""
     generator = torch.Generator().manual_seed(seed)
     layer = nn.Linear(4, 4 * len(kinds))
     layer.weight.data.normal_(generator=generator)
@@ -207,12 +261,14 @@ def _gradients_of_inputs(call: Callable[..., Any], kinds: list[str], seed: int) 
         "a mask": lambda part: part.detach() > 0,
     }
     inputs = [makes[kind](part) for kind, part in zip(kinds, parts, strict=True)]
+    required = list[bool]()
 
     def function(*given: Tensor) -> Tensor:
+        required[:] = [x.requires_grad for x in given]
         return torch.stack([(number + 1) * x.float().sin() for number, x in enumerate(given)]).sum(0).tanh()
 
     call(function, *inputs).sum().backward()
-    return [layer.weight.grad, layer.bias.grad]
+    return [layer.weight.grad, layer.bias.grad], required
 
 
 def _fault_of_data(answer: Any) -> str:
@@ -240,6 +296,34 @@ def _fault_of_data(answer: Any) -> str:
         return "when the function runs again its data require a gradient, which is computed for nothing."
     if not answer(nn.Embedding(3, 4), torch.tensor([1, 2])).requires_grad:
         return "token numbers can't require a gradient, and the embedding's weights get none."
+    return _fault_of_device(answer)
+
+
+def _fault_of_device(answer: Any) -> str:
+    """Look at what is handed to the notebook's Checkpoint, which asks its first input for the device."""
+    space = getattr(answer, "__globals__", {})
+    first = list[str]()
+
+    class Looks:
+        @staticmethod
+        def apply(_: Any, *inputs: Tensor) -> Tensor:
+            first.append(inputs[0].device.type)
+            return inputs[-1]
+
+    if "Checkpoint" not in space:
+        return ""
+    theirs = space["Checkpoint"]
+    space["Checkpoint"] = Looks
+    try:
+        with suppress(Exception):  # of an answer that needs values, and "meta" has none
+            answer(torch.tanh, torch.ones(2, device="meta"))
+    finally:
+        space["Checkpoint"] = theirs
+    if first[:1] == ["cpu"]:
+        return (
+            "the data are on a device, and the first input that Checkpoint gets is on the CPU: "
+            "it would keep the CPU's random state alone."
+        )
     return ""
 
 
@@ -258,8 +342,12 @@ def _fault_of_writes(answer: Any) -> str:
         "token numbers": lambda: torch.arange(4),
     }
 
-    def passes(written: int | None, *kinds: str) -> bool:
+    def passes(written: int | None, kinds: tuple[str, ...], versions: tuple[int, ...]) -> bool:
         """Say whether the call raises no RuntimeError if the function writes into one of these inputs."""
+        given = [makes[kind]() for kind in kinds]
+        for x, times in zip(given, versions, strict=True):
+            for _ in range(times):
+                x.add_(0)
 
         def function(*inputs: Tensor) -> Tensor:
             if written is not None:
@@ -267,12 +355,12 @@ def _fault_of_writes(answer: Any) -> str:
             return layer(sum(x.float() for x in inputs))  # type: ignore[no-any-return]
 
         try:
-            answer(function, *(makes[kind]() for kind in kinds))
+            answer(function, *given)
         except RuntimeError:
             return False
         return True
 
-    ways: list[tuple[int, tuple[str, ...]]] = [
+    fixed: list[tuple[int, tuple[str, ...]]] = [
         (0, ("data",)),
         (1, ("a layer's output", "data")),
         (0, ("zeros, which hold the same as before,",)),
@@ -280,18 +368,18 @@ def _fault_of_writes(answer: Any) -> str:
         (0, ("token numbers",)),
         (0, ("a layer's output",)),
     ]
+    ways = [(written, kinds, (0,) * len(kinds)) for written, kinds in fixed]
     chance = random.Random(4)
-    for _ in range(12):
+    for _ in range(40):
         kinds = tuple(chance.choices(list(makes), k=chance.randint(1, 4)))
-        ways.append((chance.randrange(len(kinds)), kinds))
-    for written, kinds in ways:
+        ways.append((chance.randrange(len(kinds)), kinds, tuple(chance.choices((0, 1, 2), k=len(kinds)))))
+    for written, kinds, versions in ways:
         which = f"input {written + 1} of {len(kinds)} ({kinds[written].rstrip(',')})"
-        if passes(written, *kinds):
-            return f"the function changed {which} in place, and the call of my_checkpoint raised no RuntimeError."
-        if not passes(None, *kinds):
-            return (
-                f"inputs: {', '.join(kinds)}; nobody writes into them, and my_checkpoint raised RuntimeError."
-            )
+        told = f" Versions before: {', '.join(map(str, versions))}." if any(versions) else ""
+        if passes(written, kinds, versions):
+            return f"the function changed {which} in place, and the call of my_checkpoint raised no RuntimeError.{told}"
+        if not passes(None, kinds, versions):
+            return f"inputs: {', '.join(kinds)}; nobody writes into them, and my_checkpoint raised RuntimeError.{told}"
     return ""
 
 
@@ -320,6 +408,14 @@ def _fault_of_flag(answer: Any) -> str:
     nested = [False, False, True, True, True]
     if said != nested:
         return _not_as_expected("a checkpoint within another, and a layer behind it", said, nested)
+    if asks():
+        return "after backward through a checkpoint within another is_recomputing() still says True; expected False."
+    said.clear()
+    y = answer(inner, x).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    if said != [False, True, True]:
+        return _not_as_expected("forward, and two backwards through a kept graph", said, [False, True, True])
     return ""
 
 

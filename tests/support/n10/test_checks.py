@@ -198,6 +198,70 @@ def test_a_checkpoint_that_fails_beside_another_one_or_under_autocast_is_told_wh
     assert says in verdict.message
 
 
+class StateAsATensor(torch.autograd.Function):
+    """Keeps the random state where tensors go."""
+
+    @staticmethod
+    def forward(ctx, function, *inputs):
+        ctx.cast = torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")
+        ctx.run = function
+        ctx.save_for_backward(torch.get_rng_state(), *inputs)
+        return function(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        state, *inputs = ctx.saved_tensors
+        leaves = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.autocast("cpu", *ctx.cast):
+            torch.set_rng_state(state)
+            y = ctx.run(*leaves)
+        if y.requires_grad:
+            y.backward(gradient)
+        return None, *(leaf.grad for leaf in leaves)
+
+
+def test_a_random_state_that_is_saved_as_a_tensor_is_no_kept_activation():
+    assert n10.check_checkpoint(StateAsATensor)
+
+
+def of_the_solution(*changes):
+    return edited(n10.MyCheckpoint, *changes)
+
+
+SWALLOWS = of_the_solution(
+    (
+        "        if output.requires_grad:\n            torch.autograd.backward(output, gradient)",
+        "        try:\n            torch.autograd.backward(output, gradient)\n"
+        "        except RuntimeError:\n            pass",
+    )
+)
+DATA_REQUIRE = of_the_solution(("requires_grad_(x.requires_grad)", "requires_grad_(x.is_floating_point())"))
+ZEROS = of_the_solution(("(x.grad for x", "(torch.zeros_like(x) if x.grad is None else x.grad for x"))
+KEEPS_THE_OUTPUT = of_the_solution(
+    (
+        "        ctx.save_for_backward(*inputs)\n        return function(*inputs)",
+        "        y = function(*inputs)\n        ctx.save_for_backward(*inputs, y)\n        return y",
+    ),
+    ("for x in ctx.saved_tensors]", "for x in ctx.saved_tensors[:-1]]"),
+)
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (SWALLOWS, "a layer inside raised RuntimeError in its own backward, and nobody heard of it"),
+        (DATA_REQUIRE, "requires a gradient, unlike the caller's"),
+        (ZEROS, "its .grad must stay None, and it was filled"),
+        (KEEPS_THE_OUTPUT, "3 tensors of the segment, 540 bytes, not its inputs alone (2)"),
+    ],
+)
+def test_a_checkpoint_that_is_silently_wrong_is_told_what_was_seen(answer, says):
+    verdict = n10.check_checkpoint(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+    assert "not copies of them" not in verdict.message
+
+
 # ---- exercise 2
 
 
@@ -224,6 +288,31 @@ def test_whoever_looks_at_the_last_segment_alone_is_refused():
         "The peak is the largest sum over all segments, not that of the last one."
     ]
     assert n10.check_peak_bytes(last_alone).status == "wrong"
+
+
+def with_the_waiting_gradient(sizes, starts):
+    ends = [*starts[1:], len(sizes) - 1]
+    pairs = enumerate(zip(starts, ends, strict=True))
+    return max(sum(sizes[k] for k in starts[: j + 1]) + sum(sizes[a + 1 : b + 1]) + sizes[b] for j, (a, b) in pairs)
+
+
+def with_the_input_twice(sizes, starts):
+    ends = [*starts[1:], len(sizes) - 1]
+    pairs = enumerate(zip(starts, ends, strict=True))
+    return max(sum(sizes[k] for k in starts[: j + 1]) + sum(sizes[a : b + 1]) for j, (a, b) in pairs)
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (with_the_waiting_gradient, "The gradient that waits at a segment's end is on its way"),
+        (with_the_input_twice, "A segment's input is counted twice"),
+    ],
+)
+def test_what_is_counted_too_much_is_told_apart_by_cases_in_which_it_differs(answer, says):
+    verdict = n10.check_peak_bytes(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
 
 
 def by_the_callers_list(sizes, starts):
@@ -275,9 +364,47 @@ def test_a_wrapper_that_counts_its_calls_passes():
     assert n10.check_my_checkpoint(with_a_counter)
 
 
+def test_a_wrapper_with_the_phony_behind_the_inputs_passes():
+    behind = edited(
+        n10.my_checkpoint,
+        ("def run(phony, *inputs):", "def run(*inputs):\n        *inputs, phony = inputs"),
+        ("run, phony, *inputs)", "run, *inputs, phony)"),
+        ("device=inputs[0].device, ", ""),
+    )
+    assert n10.check_my_checkpoint(behind)
+
+
+READ_AT_THE_CALL = edited(
+    n10.my_checkpoint,
+    ("        before = is_recomputing()\n", ""),
+    ("    def run(", "    before = is_recomputing()\n\n    def run("),
+)
+SECOND_RUN_ALONE = edited(
+    n10.my_checkpoint,
+    ("    def run(", "    calls = []\n\n    def run("),
+    ("before or torch.is_grad_enabled()", "calls.append(1) or before or len(calls) == 2"),
+)
+
+
+@pytest.mark.parametrize("function, says", [(max, "Versions before:"), (set, "Versions before:")])
+def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(function, says):
+    folded = edited(
+        n10.my_checkpoint,
+        ("!= versions", "!= FOLD(versions)"),
+        ("if [x._version for x in inputs]", "if FOLD([x._version for x in inputs])"),
+        names={"FOLD": function},
+    )
+    verdict = n10.check_my_checkpoint(folded)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
 @pytest.mark.parametrize(
     "answer, says",
     [
+        (READ_AT_THE_CALL, "What it was before is what it is when this run begins"),
+        (SECOND_RUN_ALONE, "two backwards through a kept graph: is_recomputing() says False, True, False"),
+        (edited(n10.my_checkpoint, ("device=inputs[0].device, ", "")), "the first input that Checkpoint gets is on"),
         (edited(n10.my_checkpoint, ("before = is_recomputing()", "before = here.recomputing")), "in a new thread"),
         (edited(n10.my_checkpoint, ("in inputs]", "in inputs[-1:]]")), "changed input 1 of 2 (data)"),
         (edited(n10.my_checkpoint, ("in inputs]", "in inputs if x.is_floating_point()]")), "1 of 1 (token numbers)"),

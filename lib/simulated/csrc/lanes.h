@@ -275,7 +275,6 @@ class Lane {
 #ifdef __linux__
     prctl(PR_SET_TIMERSLACK, 1);  // wake up within microseconds, not within 50 of them
 #endif
-    at::get_num_threads();  // torch begins with a thread's number when it first asks: now, not over what is set here
     at::set_num_threads(1);
     c10::InferenceMode without_autograd;  // so that it may write to what was made in one, too
     std::unique_lock lock(mutex_);

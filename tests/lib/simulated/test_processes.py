@@ -210,7 +210,7 @@ def test_many_threads_launch_into_many_streams(device):
 
 
 def test_threads_that_make_streams_at_once_leave_the_number_of_threads_alone(device):
-    before = torch.get_num_threads()
+    before = number_of_threads()
     go = threading.Barrier(8)
 
     def work(number):
@@ -226,6 +226,12 @@ def test_threads_that_make_streams_at_once_leave_the_number_of_threads_alone(dev
         assert number_in_a_new_thread() == before
 
 
+def number_of_threads():
+    """Return the number of this thread, and make it that of new ones: a DataLoader that pins has left 1 there."""
+    torch.set_num_threads(torch.get_num_threads())
+    return torch.get_num_threads()
+
+
 def number_in_a_new_thread():
     """Return with how many threads of its own torch computes in a thread that begins now."""
     seen = []
@@ -236,7 +242,7 @@ def number_in_a_new_thread():
 
 
 def test_the_callers_number_of_threads_is_left_alone(device):
-    before = torch.get_num_threads()
+    before = number_of_threads()
     new_stream().synchronize()
     assert torch.get_num_threads() == before
     assert number_in_a_new_thread() == before

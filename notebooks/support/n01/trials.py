@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lib.text import plural
 from support.kit.outside import remembering
 from support.kit.raised import told_of
+from support.kit.threads import EndedError
 from support.n01.epochs import (
     OVER_IT,
     TRAVELLING,
@@ -140,6 +142,7 @@ class _Trial:
         self.reused = False
         self.given = "list"  # of what type it was
         self.clearing_up = False  # the loop has been left
+        self.iterator: Any = None  # of this epoch
 
     def fault(self) -> str:
         """Take all epochs; say what is wrong, and first of all whether a worker has given up."""
@@ -160,7 +163,17 @@ class _Trial:
         except Exception as error:
             return self.seen or self.of_error(error)
         finally:
+            self.let_go()
             self.team.close()
+
+    def let_go(self) -> None:
+        """End a loop that was left halfway, here and now: an error's traceback would hold it until Python collects.
+
+        Its clearing up may get stuck or raise; what is wrong with it has been found by then.
+        """
+        with suppress(Exception, Stuck, EndedError):
+            getattr(self.iterator, "close", bool)()
+        self.iterator = None
 
     def collate(self, items: Any) -> Any:
         """Make a batch, and note who does."""
@@ -257,6 +270,7 @@ class _Trial:
             prefetch=self.case.prefetch,
             context=self.team,
         )
+        self.iterator = iterator
         if iterator is None:
             return "load_in_order returned None (is a `yield` missing?)."
         failed: Exception | None = None

@@ -1,6 +1,8 @@
 """How a loader with workers is tried: right ones that are built otherwise pass, wrong ones are told what they did."""
 
+import gc
 import queue
+import sys
 
 import pytest
 
@@ -332,3 +334,19 @@ def test_a_right_loader_on_a_machine_that_is_too_busy_gets_more_time(monkeypatch
     assert on_processes.fault_on_processes(work, load_in_order, [on_processes.AFTER_EPOCH]) == ""
     assert len(given) == 3
     assert given[-1] > 1.0
+
+
+def test_a_loop_that_an_error_leaves_halfway_is_ended_by_its_trial(monkeypatch):
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    trial = trials._Trial(work, load_in_order, trials.EpochCase(size=12, batch=2))
+
+    def of_batch(got):
+        raise KeyError("of what was handed over")  # as an item may: it is held, and holds the loop
+
+    trial.of_batch = of_batch
+    assert "KeyError" in trial.fault()
+    assert all(worker.over for worker in trial.team.workers)
+    del trial
+    gc.collect()
+    assert not ignored

@@ -301,14 +301,11 @@ HALVES = {
         "None, gradient",
     ),
     "x gets no gradient here: that of the new leaf has to go on.": ("None, x.grad", "None, None"),
-    "The inside is out of `shared`, but ctx holds it, so it lives as long as the loss: a local name is enough.": (
+    "What ctx holds lives as long as the loss: a local name is enough for the inside.": (
         "x, output = ctx",
         "x, output = ctx.inside = ctx",
     ),
-    "The pair is put into `shared` in one order, and taken out in the other.": (
-        "x, output = ctx",
-        "output, x = ctx",
-    ),
+    "The pair goes into `shared` in one order, and out in the other.": ("x, output = ctx", "output, x = ctx"),
     "Nothing leads to Recompute: the Join is missing, or its result is thrown away.": (
         "return Join.apply(output, phony)",
         "return output",
@@ -347,6 +344,11 @@ HALVES = {
         "x.grad = torch.autograd.grad(output, x, gradient, allow_unused=True)[0]",
     ),
     "The nested backward must begin with the gradient that arrived, not with ones.": (
+        "backward(output, gradient)",
+        "backward(output, torch.ones_like(output))",
+    ),
+    "Inside backward no graph is recorded, so what is computed there from `output` leads nowhere: let the nested "
+    "backward begin at `output` itself, with the gradient that arrived.": (
         "backward(output, gradient)",
         "backward(output.sum())",
     ),
@@ -398,10 +400,7 @@ FENCES = {
         "i > 0 and not j",
     ),
     "Micro-batch 1 has one before it, 0: every pair with i > 0 is tied.": ("i > 0", "i > 1"),
-    "Micro-batch 0 has nobody before it, and batches[-1] is the last one: tie only with i > 0.": (
-        "i > 0",
-        "True",
-    ),
+    "Micro-batch 0 has nobody before it; batches[-1] is the last: tie only with i > 0.": ("i > 0", "True"),
     "No copy is made: with j > 0 the batch must come from the partition before.": ("j > 0", "False"),
     "Partition 0 has nobody to copy from: copy only with j > 0.": ("j > 0", "True"),
     "copy takes the partition that the batch goes to: j, not j - 1.": ("], j)", "], j - 1)"),

@@ -117,14 +117,20 @@ class _Lent(torch.autograd.Function):
 def _fault_of_what_is_kept(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
     """Say which of both holds what it got, or gave, until backward."""
     leaf = torch.ones(3, requires_grad=True)
-    _, phony = fork.apply(leaf * 2)
-    handed_on = {"MyFork": lambda x: fork.apply(x)[0], "MyJoin": lambda x: join.apply(x, phony)}
+    handed_on = {
+        "MyFork": lambda x, phony: fork.apply(x)[0],
+        "MyJoin": join.apply,
+    }
     for name, hand_on in handed_on.items():
         array = np.ones(3, dtype=np.float32)
         memory = weakref.ref(array)
-        loss = hand_on(_Lent.apply(leaf, array)).sum()
-        del array
+        phony = fork.apply(leaf * 2)[1]
+        loss = hand_on(_Lent.apply(leaf, array), phony).sum()
+        carrier = weakref.ref(phony)
+        del array, phony
         if memory() is not None:
             return f"From forward to backward {name} keeps its tensor, and so its memory; it needs nothing of it there."
+        if carrier() is not None:
+            return f"From forward to backward {name} keeps the phony; the edge is in the graph, and needs no tensor."
         del loss
     return ""

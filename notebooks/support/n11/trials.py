@@ -134,15 +134,18 @@ class _Layers:
 
     def __init__(self) -> None:
         self.ran: list[str] = []
-        self.leaves: list[tuple[bool, Any]] = []  # asks for a gradient, and a weak reference
+        self.asks: list[bool] = []  # for a gradient: each new leaf
+        self.insides: list[Any] = []  # weak references to each new leaf and to each output that has a graph
         self.edges: list[list[str]] = []  # from each Recompute, to these nodes
 
     def layer(self, w: Tensor, label: str) -> Callable[[Tensor], Tensor]:
         def function(x: Tensor) -> Tensor:
             self.ran.append(f"{'R' if torch.is_grad_enabled() else 'F'}{label}")
+            y = step(torch.tanh(x * w), f"B{label}", self.ran)
             if torch.is_grad_enabled():
-                self.leaves.append((x.requires_grad, weakref.ref(x)))
-            return step(torch.tanh(x * w), f"B{label}", self.ran)
+                self.asks.append(x.requires_grad)
+                self.insides += map(weakref.ref, (x, y))
+            return y
 
         return function
 
@@ -179,9 +182,8 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
         shared.append(memory)
     summed = note_sums(x)
     x.backward(torch.tensor([1.0, -2.0, 3.0]))
-    fault = _fault_of_insides(shared, layers, needs_grad) or _told_of_sum(
-        summed()
-    )  # x is what the loss hangs on: it is still there
+    nodes = engine_order(x.grad_fn)  # x is what the loss hangs on: it is still there
+    fault = _fault_of_insides(shared, nodes, layers, needs_grad) or _told_of_sum(summed())
     return _Seen(ran, [_rounded(each.grad) for each in (*weights, leaf)], fault, edges)
 
 
@@ -208,14 +210,38 @@ def _edges_of(node: Any) -> list[str]:
 _NO_RECOMPUTE = "no node of MyRecompute is among those that the edges of what my_tie returned lead to"
 
 
-def _fault_of_insides(shared: list[dict[str, Any]], layers: _Layers, needs_grad: bool) -> str:
-    if any("inside" in memory for memory in shared):
+def _fault_of_insides(
+    shared: list[dict[str, Any]], nodes: list[Any], layers: _Layers, needs_grad: bool
+) -> str:
+    """Say who still holds an inside: `shared`, the ctx of a node, or somebody else."""
+    alive = [tensor for inside in layers.insides if (tensor := inside()) is not None]
+    if any(_holds(memory, alive) for memory in shared):
         return "the inside is still in `shared`"
-    if any(inside() is not None for _, inside in layers.leaves):
-        return "the inside is still alive"
-    if [asks for asks, _ in layers.leaves] != [True, needs_grad]:
+    for node in nodes:
+        own = [
+            kept
+            for kept in getattr(node, "__dict__", {}).values()
+            if all(kept is not memory for memory in shared)
+        ]
+        if _holds(own, alive):
+            return f"the inside is still held by the ctx of {_name(node).removesuffix('Backward')}"
+    if alive:
+        return (
+            "an inside is still alive: neither `shared` nor a ctx holds it, but something that outlives backward, "
+            "as a class or a list outside"
+        )
+    if layers.asks != [True, needs_grad]:
         return "the new leaf of partition 0 asks for a gradient"
     return ""
+
+
+def _holds(thing: Any, tensors: list[Tensor]) -> bool:
+    """Return whether it is one of these tensors, or a container that one is in, however deep."""
+    if isinstance(thing, dict):
+        thing = list(thing.values())
+    if isinstance(thing, list | tuple | set):
+        return any(_holds(part, tensors) for part in thing)
+    return any(thing is tensor for tensor in tensors)
 
 
 def _rounded(gradient: Tensor | None) -> list[float] | None:
@@ -303,7 +329,9 @@ class _Fenced:
     gradient: list[float] | None
     leads: dict[str, list[str]]
     fault: str  # of what is added up
-    is_joined: bool  # whether a Join leads to a Fork; it tells wrong answers apart, and judges none
+    # The last two tell wrong answers apart, and judge none.
+    is_joined: bool  # whether a Join leads to a Fork
+    crosses: bool  # whether what such a Join gave was forked at once
 
 
 def _fenced(m: int, n: int, prepare: Fence) -> _Fenced:
@@ -311,9 +339,11 @@ def _fenced(m: int, n: int, prepare: Fence) -> _Fenced:
     ran, gradient, output = fenced(m, n, prepare, before=lambda output: noted.append(note_sums(output)))
     named = {x: name for x in engine_order(output.grad_fn) if (name := runs.operation(x))}
     leads = {name: sorted(named[y] for y in engine_order(x)[1:] if y in named) for x, name in named.items()}
-    is_joined = any("Fork" in end.name() for x in _joins(output) for end in runs.following(x)[1:])
+    ties = [x for x in _joins(output) if any("Fork" in end.name() for end in runs.following(x)[1:])]
+    forks = [x for x in engine_order(output.grad_fn) if "Fork" in x.name()]
+    crosses = any(end is tie for x in forks for end in runs.following(x) for tie in ties)
     numbers = None if gradient is None else gradient.tolist()
-    return _Fenced(ran, numbers, leads, _told_of_sum(noted[0]()), is_joined)
+    return _Fenced(ran, numbers, leads, _told_of_sum(noted[0]()), bool(ties), crosses)
 
 
 def _joins(output: Tensor) -> list[Any]:

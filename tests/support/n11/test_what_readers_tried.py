@@ -60,6 +60,17 @@ def test_a_tie_that_keeps_an_activation_is_refused(name, line, keeping):
     refused(n11.check_fork_join(*answer), f"{name} keeps its tensor")
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("MyFork", "return x.detach(), torch.empty(0, device=x.device)"), ("MyJoin", "return x.detach()\n")],
+)
+def test_a_tie_that_keeps_the_phony_is_refused(name, line):
+    keeping = "phony = ctx.phony = torch.empty(0)\n        return x.detach(), phony"
+    if name == "MyJoin":
+        keeping = f"ctx.phony = phony\n        {line}"
+    refused(n11.check_fork_join(*edited((MyFork, MyJoin), (line, keeping))), f"{name} keeps the phony")
+
+
 def test_a_phony_of_integers_is_told_that_it_is_one():
     answer = edited((MyFork, MyJoin), ("torch.empty(0", "torch.empty(0, dtype=torch.long"))
     refused(n11.check_fork_join(*answer), "torch.int64", "made there in each call", "non-differentiable")
@@ -137,6 +148,60 @@ def test_a_helper_of_my_tie_sees_the_readers_recompute_and_only_meanwhile():
     assert "Recompute" not in globals()
 
 
+TAKE = 'x, output = ctx.shared.pop("inside")'
+LEAVE = 'ctx.shared["inside"] = x, ctx.function(x)'
+LEFT = 'x, output = ctx.shared["inside"]\n        ctx.shared["inside"] ='
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [(TAKE, f"{LEFT} None")],
+        [(TAKE, f"{LEFT} ()")],
+        [
+            (TAKE, 'x, output = ctx.shared["inside"].pop()'),
+            (LEAVE, 'ctx.shared.setdefault("inside", []).append((x, ctx.function(x)))'),
+        ],
+    ],
+)
+def test_an_empty_place_in_shared_holds_no_inside(changes):
+    verdict = n11.check_halves(*edited(HALVES, *changes))
+    assert verdict, verdict.message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [(TAKE, "x, output = MyRecompute.inside"), (LEAVE, "MyRecompute.inside = x, ctx.function(x)")],
+        [(TAKE, TAKE.replace("=", "= MyTwoNodeCheckpoint.last ="))],
+        [(TAKE, f"{TAKE}\n        LOG.append(output)")],
+    ],
+)
+def test_what_a_class_or_a_list_outside_holds_is_not_said_to_be_in_ctx(changes):
+    answer = edited(HALVES, *changes, names={"LOG": []})
+    refused(n11.check_halves(*answer), "neither `shared` nor a ctx holds it", "What ctx holds")
+
+
+@pytest.mark.parametrize(
+    ("line", "keeping", "says"),
+    [
+        (TAKE, TAKE.replace("=", "= ctx.kept ="), "held by the ctx of MyTwoNodeCheckpoint"),
+        (LEAVE, LEAVE.replace("=", "= ctx.kept ="), "held by the ctx of MyRecompute"),
+        (TAKE, TAKE.replace('.pop("inside")', '["inside"]'), "still in `shared`"),
+    ],
+)
+def test_who_holds_an_inside_is_named(line, keeping, says):
+    refused(n11.check_halves(*edited(HALVES, (line, keeping))), says, "outlives backward")
+
+
+def test_the_gradient_that_arrived_is_not_denied_where_only_its_product_has_no_graph():
+    nested = "torch.autograd.backward(output, gradient)"
+    answer = edited(HALVES, (nested, "(output * gradient).sum().backward()"))
+    refused(n11.check_halves(*answer), "no graph is recorded", "not with ones")
+    answer = edited(HALVES, (nested, "torch.autograd.backward(output, torch.ones_like(output))"))
+    refused(n11.check_halves(*answer), "not with ones")
+
+
 # ---- exercise 5
 
 
@@ -162,3 +227,12 @@ def test_a_wrong_depend_beside_our_fence_spoils_only_the_answer():
 def test_a_dead_phony_is_not_taken_for_a_swapped_one():
     dead = edited((depend, fence), ("batches[i], phony)", "batches[i], torch.empty(0))"), names={"torch": torch})
     refused(n11.check_fence(*dead), "Nothing is held back", "have changed places")
+
+
+def test_a_tie_to_the_one_before_the_one_before_does_not_cross():
+    more = """            depend(batches, i)
+        if i > 1:
+            batches[i - 2], phony = Fork.apply(batches[i - 2])
+            batches[i] = Join.apply(batches[i], phony)"""
+    further = edited((depend, fence), ("            depend(batches, i)", more))
+    refused(n11.check_fence(*further), "backward should run", "Ties of one clock cross")

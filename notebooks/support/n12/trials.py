@@ -25,7 +25,7 @@ from support.kit.raised import in_case, named
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
 from support.n12.given import with_checkpoint
-from support.n12.order import fault_of_the_graph
+from support.n12.order import fault_of_dictionaries, fault_of_the_graph
 
 
 @dataclass
@@ -273,6 +273,7 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
         or _fault_of_workers(case, watch)
         or _fault_of_asking(case, asked)
         or _fault_of_graph(case, output)
+        or fault_of_dictionaries(output.grad_fn)
     )
     if fault or case.special == "no_grad":
         return fault

@@ -377,6 +377,13 @@ def test_a_dictionary_for_all_micro_batches_of_a_partition_is_told():
     assert "each pair needs a new one" in n12.check_pipeline(alone[1]).message
 
 
+def test_one_dictionary_for_all_pairs_is_told_as_that():
+    edit = ("shared = {}", "shared = kept")
+    message = n12.check_pipeline(edited((make_task, run_pipeline), edit, names={"kept": {}})[1]).message
+    assert "6 Recomputes share 1 dictionary: each pair needs a new one" in message
+    assert "Nothing computes" not in message
+
+
 def test_one_copy_stream_for_all_micro_batches_is_told():
     edits = [
         ("copy_streams[j - 1][i], copy_streams[j][i], b", "copy_streams[j - 1][0], copy_streams[j][0], b"),

@@ -294,10 +294,8 @@ def draw_held(found: Mapping[str, Sequence[float]], m: int, inside: float) -> Fi
     both[0].set_yticks(range(len(found)), list(found))
     both[0].legend(handles=legend_pair(measured=True, color=GREEN), loc="upper right")
     after, peak = (found["except_last"][k] - found["always"][k] for k in (0, 1))
-    at_peak = f"{abs(peak):.2f} E {'less' if peak > 0 else 'more'}"
-    finding = (
-        f"m = {m}: always holds {after:.2f} E less than except_last after forward, at its peak {at_peak}"
-    )
+    at_peak = f"{'saves' if peak > 0 else 'costs'} {abs(peak):.2f} E at the peak"
+    finding = f"m = {m}: always saves {after:.2f} E after forward, and {at_peak}"
     headline(figure, finding)
     rows = "; ".join(
         f"{mode} {after:.2f} E after forward, {peak:.2f} E at most" for mode, (after, peak) in found.items()

@@ -7,7 +7,8 @@ A PretendGPU has no time, but it notes every launch with what it reads and write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from functools import partial
 from itertools import pairwise
@@ -36,6 +37,7 @@ def fault_of_run_pipeline(answer: RunPipeline, patience: float) -> str:
             _as_a_model(answer), patience, [case for case in CASES if not case.nest], asks=False
         )
         or fault_on_pretend_gpus(answer)
+        or fault_in_own_streams(answer)
         or fault_on_a_device(answer, started())
     )
 
@@ -98,16 +100,27 @@ class _Wave(nn.Module):
         return x + torch.sin(x @ self.weight)
 
 
-class _InQueue:
-    """Compute what is put, at once and here; the answer goes into the other queue."""
+@contextmanager
+def _using(gpu: PretendGPU, streams: Sequence[Any]) -> Iterator[None]:
+    """Make a stream of each device the current one of it, and the first device the current one."""
+    with ExitStack() as stack:
+        for stream in reversed(streams):
+            stack.enter_context(gpu.use_stream(stream))
+        yield
 
-    def __init__(self) -> None:
+
+class _InQueue:
+    """Compute what is put, at once, in the streams that a new thread has; the answer goes into the other queue."""
+
+    def __init__(self, gpu: PretendGPU) -> None:
+        self.gpu = gpu
         self.answers: list[Any] = []
 
     def put(self, task: Any) -> None:
         """Compute a task."""
         if task is not None:
-            self.answers.append((True, (task, task.compute())))
+            with _using(self.gpu, self.gpu.default_streams):
+                self.answers.append((True, (task, task.compute())))
 
 
 class _OutQueue:
@@ -139,7 +152,7 @@ def fault_on_pretend_gpus(answer: RunPipeline) -> str:
             partitions = [
                 nn.Sequential(layer).to(device) for layer, device in zip(layers, devices, strict=True)
             ]
-            in_queues = [_InQueue() for _ in devices]
+            in_queues = [_InQueue(gpu) for _ in devices]
             queues = in_queues, [_OutQueue(queue) for queue in in_queues]
             x = torch.linspace(-1, 1, 8 * 4).reshape(8, 4)
             batches = list(x.to(devices[0]).tensor_split(M))
@@ -159,6 +172,28 @@ def fault_on_pretend_gpus(answer: RunPipeline) -> str:
         )
         if fault:
             return f"{where}: {fault}"
+    return ""
+
+
+def fault_in_own_streams(answer: RunPipeline) -> str:
+    """Say whether a partition computes elsewhere than in the streams that the caller uses."""
+    gpu = PretendGPU(count=N)
+    where = "on three GPUs, called in streams of its own"
+    own = [gpu.new_stream("own", j) for j in range(N)]
+    with in_place_of_cuda(gpu), in_case(where), _using(gpu, own):
+        devices = [torch.device("cuda", j) for j in range(N)]
+        partitions = [nn.Sequential(_Wave(j)).to(device) for j, device in enumerate(devices)]
+        in_queues = [_InQueue(gpu) for _ in devices]
+        batches = list(torch.ones(8, 4).to(devices[0]).tensor_split(M))
+        begin = len(gpu.operations)
+        queues = in_queues, [_OutQueue(queue) for queue in in_queues]
+        answer(batches, partitions, devices, streams_for(devices, M), M - 1, queues)
+    for op in gpu.operations[begin:]:
+        if op.kind == "launch" and op.lane.startswith("compute"):
+            return (
+                f"{where}: {_operation(op)} is launched in the stream that a new thread has: use the one that is "
+                "current in forward's own thread."
+            )
     return ""
 
 

@@ -63,7 +63,7 @@ def held_after_forward(mode: str, m: int, inside: float, its_input: float = 1.0)
 
 
 def held_at_most(mode: str, m: int, inside: float, its_input: float = 1.0) -> float:
-    """Return the peak of a partition in backward, without the gradients that are on their way."""
+    """Return the least peak of a partition in backward: no gradients, and nothing that is launched ahead."""
     return inside if mode == "never" else held_after_forward("except_last", m, inside, its_input)
 
 

@@ -288,7 +288,7 @@ check_numbers = Exercise(
                 "self.seeds[i][j]",
                 "1000 * i + j",
             ),
-            "Seeds that torch's generator did not give follow no torch.manual_seed.": (
+            "Seeds from elsewhere than torch's generator, or a counter that goes on, change from run to run.": (
                 _SEEDS,
                 "[[torch.Generator().seed() for _ in range(n)] for _ in range(m)]",
             ),

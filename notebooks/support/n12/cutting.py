@@ -58,11 +58,18 @@ def nested() -> Iterator[tuple[str, nn.Sequential, list[nn.Module]]]:
     yield "a subclass of Sequential with a forward of its own", nn.Sequential(doubled, b), [doubled, b]
     listed = nn.ModuleList([a, relu])
     yield "an nn.ModuleList among layers", nn.Sequential(listed, b), [listed, b]
+    twice = nn.Sequential(a, relu)
+    yield (
+        "one nested Sequential object in two places",
+        nn.Sequential(twice, b, twice),
+        [*(a, relu, b, a, relu)],
+    )
     yield "an empty Sequential between two layers", nn.Sequential(a, nn.Sequential(), b), [a, b]
 
 
 def fault_of_flatten(answer: Callable[[nn.Sequential], Any]) -> str:
     """Compare the layers, model by model: the same objects, in the same order."""
+    came_back = ""
     for what, module, layers in nested():
         before = [*module.modules()]
         with in_case(f"for {what}"):
@@ -72,7 +79,9 @@ def fault_of_flatten(answer: Callable[[nn.Sequential], Any]) -> str:
         fault = _fault_of_layers(flat, layers)
         if fault:
             return f"for {what}, {fault}."
-    return ""
+        if flat is module and not came_back:
+            came_back = f"for {what}, the given module itself came back: make a new nn.Sequential."
+    return came_back
 
 
 def _fault_of_layers(flat: Any, layers: list[nn.Module]) -> str:
@@ -98,7 +107,7 @@ LARGE = 60, 8  # layers and partitions: 341 million cuts
 def costs_to_try() -> Iterator[tuple[list[float], int]]:
     """Yield costs of layers and a number of partitions: small ones, seconds, random ones, many layers.
 
-    Seconds are multiples of 1/1024: their sums are exact.
+    Seconds are multiples of a power of two: their sums are exact. Tiny layers beside large ones ask for a fine search.
     """
     yield [3, 1, 1, 1], 2
     yield [1, 1, 1, 3], 2
@@ -116,6 +125,10 @@ def costs_to_try() -> Iterator[tuple[list[float], int]]:
     for _ in range(60):
         layers = chance.randint(1, 12)
         yield [chance.choice((1, 1, 2, 3, 9)) for _ in range(layers)], chance.randint(1, layers)
+    for _ in range(60):
+        layers = chance.randint(3, 8)
+        tiny = chance.choices((2**8, 2**12, 2**17), k=layers)
+        yield [chance.randint(1, most) / 2**20 for most in tiny], chance.randint(2, layers - 1)
     layers, parts = LARGE
     yield [chance.randint(1, 30) for _ in range(layers)], parts
 
@@ -158,5 +171,5 @@ def _fault_of_sizes(sizes: Any, costs: list[float], n: int) -> str:
     least = slowest_of(costs, partition(costs, n))
     mine = slowest_of(costs, sizes)
     if mine > least:
-        return f"the slowest partition of {short(list(sizes))} costs {mine:g}; {least:g} is possible"
+        return f"the slowest partition of {short(list(sizes))} costs {mine:.10g}; {least:.10g} is possible"
     return ""

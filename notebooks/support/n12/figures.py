@@ -293,13 +293,16 @@ def draw_held(found: Mapping[str, Sequence[float]], m: int, inside: float) -> Fi
         axes.set(xlabel="held, × E", xlim=(0, 1.25 * max(inside, *(each[1] for each in found.values()))))
     both[0].set_yticks(range(len(found)), list(found))
     both[0].legend(handles=legend_pair(measured=True, color=GREEN), loc="upper right")
-    apart = abs(found["always"][1] - found["except_last"][1])
-    finding = f"m = {m}: the peaks of always and except_last are {apart:.2f} E apart"
+    after, peak = (found["except_last"][k] - found["always"][k] for k in (0, 1))
+    at_peak = f"{'saves' if peak > 0 else 'costs'} {abs(peak):.2f} E at the peak"
+    finding = f"m = {m}: always saves {after:.2f} E after forward, and {at_peak}"
     headline(figure, finding)
     rows = "; ".join(
         f"{mode} {after:.2f} E after forward, {peak:.2f} E at most" for mode, (after, peak) in found.items()
     )
-    return describe(figure, f"{finding}. {rows}. Outlines: the formulas.")
+    return describe(
+        figure, f"{finding}. {rows}. Outlines: the formulas, at the peak the least that must be there."
+    )
 
 
 # --- what others have published

@@ -199,22 +199,21 @@ def _fault_of_repeating(answer: Callable[[int, int], Any], masks: dict[_Pair, Te
 
 
 def _fault_of_a_long_run(answer: Callable[[int, int], Any]) -> str:
-    """Say which two of many small steps draw the same mask."""
+    """Say in which two of many small steps a pair draws the same mask."""
     pairs = list(product(range(2), range(2)))
-    found: dict[bytes, tuple[int, _Pair]] = {}
+    found: dict[tuple[_Pair, bytes], int] = {}
     for number in range(STEPS):
         step = answer(2, 2)
         for pair in pairs:
             layer = given.OwnDropout()
             step.wrap(layer, *pair)(torch.ones(LENGTH))
-            key = layer.masks[-1].numpy().tobytes()
+            key = pair, layer.masks[-1].numpy().tobytes()
             if key in found:
-                earlier, other = found[key]
                 return (
-                    f"in a run of {STEPS} steps, step {number} draws for {_told(pair)} the mask that step {earlier} "
-                    f"drew for {_told(other)}: seeds must come from so many that no two meet."
+                    f"in a run of {STEPS} steps, step {number} draws for {_told(pair)} the mask that step "
+                    f"{found[key]} drew: seeds must come from so many that no two meet."
                 )
-            found[key] = number, pair
+            found[key] = number
     return ""
 
 

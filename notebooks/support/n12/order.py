@@ -25,11 +25,6 @@ def fault_of_the_graph(
     """
     nodes = list(_behind(root))
     recomputes = _recomputes(nodes, starts)
-    shared = len({id(node.shared) for node in recomputes.values()})
-    if shared < len(recomputes):
-        return Fault(
-            f"{len(recomputes)} Recomputes share {shared} dictionaries: each pair needs a new one", shared
-        )
     checkpoints = _checkpoints(nodes, recomputes)
     unheld = []
     for j, i in product(range(partitions), range(len(starts) - 1)):
@@ -48,6 +43,16 @@ def fault_of_the_graph(
     )
     joins = sum("Join" in node.name() for node in nodes)
     return Fault(said, f"{unheld} of {joins} ties")
+
+
+def fault_of_dictionaries(root: Any) -> str:
+    """Say whether two Recomputes share a dictionary: what one has left there, the other overwrites."""
+    made = [node for node in _behind(root) if "Recompute" in node.name()]
+    shared = len({id(node.shared) for node in made})
+    if shared == len(made):
+        return ""
+    dictionaries = "1 dictionary" if shared == 1 else f"{shared} dictionaries"
+    return f"{len(made)} Recomputes share {dictionaries}: each pair needs a new one"
 
 
 def _behind(root: Any) -> Iterator[Any]:

@@ -19,13 +19,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from lib.pipeline import is_recomputing
 from support import built
 from support.kit.judged import Fault
 from support.kit.raised import in_case, named
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
+from support.n12.asked import Asked
 from support.n12.given import with_checkpoint
-from support.n12.order import fault_of_the_graph
+from support.n12.order import fault_of_dictionaries, fault_of_the_graph
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Watch:
     alone: tuple[int, int] | None = None
     lost: bool = False  # a micro-batch that there should not be: nobody waits for it
     computed: Counter[tuple[int, int]] = field(default_factory=Counter)
+    untold: bool = False  # computed again, and is_recomputing() was not true
     went_back: list[tuple[int, int]] = field(default_factory=list)
     nodes: dict[tuple[int, int], Any] = field(default_factory=dict)  # that a pair's first layer left
     unheld: Fault | None = None  # in the graph: what may go backward too early
@@ -60,6 +63,7 @@ class Watch:
         i = self.starts.index(first) if first in self.starts else -1
         self.computed[i, j] += 1
         self.lost = self.lost or i < 0
+        self.untold = self.untold or (self.computed[i, j] > 1 and not is_recomputing())
         if self.computed[i, j] > 1 or i < 0:
             return i
         self.threads.setdefault(j, set()).add(current_thread())
@@ -240,7 +244,7 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     if case.before:
         _give_a_batch(model, case, layers)
         watch.before.update(threading.enumerate())
-    asked = _asking(model, watch) if asks else None
+    asked = Asked(model, watch.caller) if asks else None
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(case.rows, 4, generator=generator, dtype=torch.float64)
     x[:, 0] = torch.arange(case.rows)
@@ -271,8 +275,9 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     fault = (
         _fault_of_output(case, watch, output, right, given, x, wants)
         or _fault_of_workers(case, watch)
-        or _fault_of_asking(case, asked)
+        or ("" if asked is None else asked.fault(len(case.sizes), len(case.balance)))
         or _fault_of_graph(case, output)
+        or fault_of_dictionaries(output.grad_fn)
     )
     if fault or case.special == "no_grad":
         return fault
@@ -281,6 +286,8 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     (output * weights).sum().backward()
     (right * weights).sum().backward()
     fault = _fault_of_backward(case, watch, layers, twins)
+    if not fault and asks and watch.untold:
+        return "is_recomputing() is not true while a layer computes again: with_checkpoint sees to that"
     if fault or not wants:
         return fault
     return _apart(given.grad, twin.grad, "the input")
@@ -298,38 +305,6 @@ def _give_a_batch(model: Any, case: Case, layers: list[_Layer]) -> None:
 
 def _told(output: object) -> str:
     return NO_RETURN if output is None else f"returned {type(output).__name__}"
-
-
-def _asking(model: Any, watch: Watch) -> list[tuple[int, int]]:
-    """Let a pipeline note for which pairs it asks its method `layer`; return the list that is going to hold them.
-
-    Those of which another thread asks are not in it.
-    """
-    asked: list[tuple[int, int]] = []
-    inside = model.layer
-
-    def layer(i: int, j: int) -> Any:
-        if current_thread() is watch.caller:
-            asked.append((i, j))
-        return inside(i, j)
-
-    model.layer = layer
-    return asked
-
-
-def _fault_of_asking(case: Case, asked: list[tuple[int, int]] | None) -> str:
-    """Say whether a pair was not asked for, or more than once."""
-    if asked is None:
-        return ""
-    pairs = [(i, j) for i in range(len(case.sizes)) for j in range(len(case.balance))]
-    if sorted(asked) == pairs:
-        return ""
-    times = Counter(asked)
-    i, j = next(pair for pair in [*pairs, *asked] if times[pair] != 1 or pair not in pairs)
-    return (
-        f"in its own thread forward asked self.layer({i}, {j}) {times[i, j]} ×, not once: what computes micro-batch "
-        f"{i} in partition {j} is for `layer` to say"
-    )
 
 
 def _fault_of_parts(model: Any, case: Case, layers: list[_Layer]) -> str:

@@ -9,14 +9,13 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from lib.pipeline import Task, flatten_sequential
+from lib.pipeline import flatten_sequential
 from lib.pipeline.balance import partition
-from lib.runtime.device import current_stream
 from support import built
 from support.kit.mistakes import edited
 from support.n12 import checks as n12
 from support.n12 import trials
-from support.n12.given import Partitioned, copy_between, tie, wait_between, with_checkpoint
+from support.n12.given import Partitioned, tie, with_checkpoint
 from support.n12.solved import MiniGPipe, make_task, run_pipeline
 
 # ---- exercise 1
@@ -55,6 +54,34 @@ def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_t
 
         assert n12.check_flatten(too_much).status == "wrong"
     assert "an nn.Sequential is expected, not list" in n12.check_flatten(list).message
+
+
+class OpensEachOnce:
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, module):
+        layers = []
+        for layer in module:
+            if type(layer) is not nn.Sequential:
+                layers.append(layer)
+            elif not any(layer is each for each in self.seen):
+                self.seen.append(layer)
+                layers += self(layer)
+        return nn.Sequential(*layers)
+
+
+def test_a_block_that_is_opened_once_and_a_flat_model_that_comes_back_are_told():
+    once = n12.check_flatten(lambda module: OpensEachOnce()(module))
+    assert (
+        "for one nested Sequential object in two places, ['Linear', 'ReLU', 'Linear', 'Linear', 'ReLU']" in once.message
+    )
+
+    def the_same(module):
+        nested = any(type(layer) is nn.Sequential for layer in module)
+        return n12.flatten_sequential(module) if nested else module
+
+    assert "the given module itself came back" in n12.check_flatten(the_same).message
 
 
 # ---- exercise 2
@@ -117,6 +144,23 @@ def by_halves(costs, n):
         middle = (low + high) / 2
         low, high = (low, middle) if filled_up_to(costs, n, middle) else (middle, high)
     return filled_up_to(costs, n, high)
+
+
+def by_coarse_halves(costs, n, until, rounds=1000):
+    low = max(costs)
+    high = sum(costs)
+    while high - low > until and rounds:
+        rounds -= 1
+        middle = (low + high) / 2
+        low, high = (low, middle) if filled_up_to(costs, n, middle) else (middle, high)
+    return filled_up_to(costs, n, high)
+
+
+@pytest.mark.parametrize("until, rounds", [(1e-2, 1000), (1e-3, 1000), (1e-4, 1000), (0, 10)])
+def test_a_search_that_stops_too_early_is_told(until, rounds):
+    verdict = n12.check_cut(lambda costs, n: by_coarse_halves(costs, n, until, rounds))
+    assert verdict.status == "wrong"
+    assert "is possible" in verdict.message
 
 
 def test_a_search_for_the_limit_and_libs_own_cut_pass_too():
@@ -257,6 +301,12 @@ def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_note
             "self.m = min(getattr(self, 'm', 99), len(batches))\n        m, n = self.m",
             "behind a batch of 2 rows: the output is not that of the layers",
         ),
+        ("partial(with_checkpoint, layer)", "partial(with_checkpoint, self.partitions[j])", "has computed this pair"),
+        (
+            "partial(with_checkpoint, layer)",
+            "partial(torch.utils.checkpoint.checkpoint, layer, use_reentrant=False)",
+            "is_recomputing() is not true while a layer computes again",
+        ),
         ("m - 1", "min(self.chunks, len(x)) - 1", "was computed 1 × in partition 0, not 2 ×"),
         ("iter(layers)", "iter([*layers.children()])", "one layer in two places: model.partitions should hold"),
     ],
@@ -303,85 +353,3 @@ def test_a_tie_takes_the_tensor_of_a_nest_that_can_have_a_gradient():
 
 def name(x):
     return "" if x.grad_fn is None else x.grad_fn.name().split("::")[-1]
-
-
-# ---- exercise 5
-
-
-def run_without_finalize(batches, partitions, devices, copy_streams, stop, queues):
-    """Do behind the clock, in this thread, what the solution does in finalize; tie behind the copies."""
-    n = len(partitions)
-    for clock in built.clock_cycles(len(batches), n):
-        tasks = {}
-        kept = {}
-        for i, j in clock:
-            if j:
-                x = copy_between(copy_streams[j - 1][i], copy_streams[j][i], batches[i])
-                batches[i] = wait_between(copy_streams[j][i], current_stream(devices[j]), x)
-        for i, _ in clock:
-            if i:
-                built.depend(batches, i)
-        for i, j in clock:
-            kept[i] = ({}, partitions[j], batches[i])
-            phony = torch.empty(0, device=devices[j], requires_grad=True)
-            work = partial(partitions[j], batches[i])
-            if i < stop:
-                work = partial(built.MyTwoNodeCheckpoint.apply, phony, *kept[i])
-            tasks[j] = Task(current_stream(devices[j]), compute=work, finalize=None)
-        done = built.run_clock(tasks, *queues)
-        for i, j in clock:
-            y = done[j]
-            if j < n - 1:
-                y = wait_between(current_stream(devices[j]), copy_streams[j][i], y)
-            batches[i] = built.my_tie(y, *kept[i]) if i < stop else y
-
-
-def test_a_pipeline_that_finishes_behind_the_clock_passes():
-    assert n12.check_pipeline(run_without_finalize)
-
-
-@pytest.mark.parametrize(
-    "old, new, says",
-    [
-        ("batches[i] = done[j][0]", "batches[i] = done[j][0].detach()", "is it detached on the way?"),
-        ("batches[i] = done[j][0]", "batches[i] = done[j]", "AttributeError"),
-        ("[layer(x)]", "layer(x)", "the output has shape"),
-        ("copy_streams[j][i] if j", "copy_streams[j][0] if j", "races"),
-        (
-            "wait_between(copy_streams[j][i], stream,",
-            "wait_between(stream, copy_streams[j][i],",
-            "in forward `mm` in the compute stream",
-        ),
-        ("if j > 0:\n                batches[i] = copy", "if j > 1:\n                batches[i] = copy", "same device"),
-        (
-            "shared = {}\n",
-            "shared = {}\n    again = again and layer is None\n",
-            "was computed 1 × in partition 0, not 2",
-        ),
-        ("for clock in clock_cycles(m, n):", "for clock in clock_cycles(m, n)[:-1]:", "is still the input"),
-        ("for clock in clock_cycles(m, n):", "for clock in []:", "batches[0] is still the input"),
-        ("device=x.device, requires_grad=True", "device=x.device", "the output has no graph"),
-    ],
-)
-def test_other_wrong_ways_through_the_streams_are_told_what_is_seen(monkeypatch, old, new, says):
-    monkeypatch.setattr(n12, "PATIENCE", 4.0)
-    verdict = n12.check_pipeline(edited((make_task, run_pipeline), (old, new))[1])
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
-def test_a_dictionary_for_all_micro_batches_of_a_partition_is_told():
-    kept = {}
-    edit = ("shared = {}", "shared = kept.setdefault(id(layer), {})")
-    alone = edited((make_task, run_pipeline), edit, names={"kept": kept})
-    assert "each pair needs a new one" in n12.check_pipeline(alone[1]).message
-
-
-def test_one_copy_stream_for_all_micro_batches_is_told():
-    edits = [
-        ("copy_streams[j - 1][i], copy_streams[j][i], b", "copy_streams[j - 1][0], copy_streams[j][0], b"),
-        ("wait_between(copy_streams[j][i], s", "wait_between(copy_streams[j][0], s"),
-        ("copy_streams[j][i] if", "copy_streams[j][0] if"),
-    ]
-    verdict = n12.check_pipeline(edited((make_task, run_pipeline), *edits)[1])
-    assert "micro-batches are copied in one stream" in verdict.message

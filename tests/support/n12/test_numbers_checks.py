@@ -83,6 +83,10 @@ PUT_BACK = """before = torch.get_rng_state()
             torch.set_rng_state(before)
             return y
             if True:"""
+GIVEN = "self.seeds = torch.randint(2**62, (m, n)).tolist()"
+FROM_A_COUNTER = """type(self).steps = getattr(type(self), "steps", 0) + 1
+        base = torch.initial_seed() + 1000 * self.steps
+        self.seeds = [[base + i * n + j for j in range(n)] for i in range(m)]"""
 GOES_ON = "A generator goes on from where it stood"
 
 
@@ -124,6 +128,7 @@ GOES_ON = "A generator goes on from where it stood"
             ],
             "in a run of 1000 steps, step",
         ),
+        ([(GIVEN, FROM_A_COUNTER)], "Seeds from elsewhere than torch's generator, or a counter that goes on"),
     ],
 )
 def test_what_shares_a_generator_or_a_seed_is_told_so(edits, says):

@@ -1,0 +1,49 @@
+"""Whether a MiniGPipe of notebook 12 asks its method `layer` what computes a pair, and calls what that returns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import product
+from threading import Thread, current_thread
+from typing import Any, TypeAlias
+
+_Pair: TypeAlias = tuple[int, int]
+
+
+class Asked:
+    """Let a pipeline note for which pairs it asks, in this thread, and for which it calls what it was given."""
+
+    def __init__(self, model: Any, caller: Thread | None) -> None:
+        self.asked: Counter[_Pair] = Counter()
+        self.called: Counter[_Pair] = Counter()
+        self.caller = caller
+        self.inside = model.layer
+        model.layer = self.layer
+
+    def layer(self, i: int, j: int) -> Callable[[Any], Any]:
+        """Return what computes a pair, and notes that it does."""
+        if current_thread() is self.caller:
+            self.asked[i, j] += 1
+        inside = self.inside(i, j)
+
+        def noted(x: Any) -> Any:
+            self.called[i, j] += 1
+            return inside(x)
+
+        return noted
+
+    def fault(self, m: int, n: int) -> str:
+        """Say whether a pair was not asked for, or more than once, or something else has computed it."""
+        pairs = list(product(range(m), range(n)))
+        for pair in [*pairs, *self.asked]:
+            if self.asked[pair] != 1 or pair not in pairs:
+                i, j = pair
+                return (
+                    f"in its own thread forward asked self.layer({i}, {j}) {self.asked[pair]} ×, not once: what "
+                    f"computes micro-batch {i} in partition {j} is for `layer` to say"
+                )
+        for i, j in pairs:
+            if not self.called[i, j]:
+                return f"what self.layer({i}, {j}) returned was never called: something else has computed this pair"
+        return ""

@@ -1,0 +1,109 @@
+"""What is said of the article's pipeline, exercise 5: another right answer, and wrong ones."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from lib.pipeline import Task
+from lib.runtime.device import current_stream
+from support import built
+from support.kit.mistakes import edited
+from support.n12 import checks as n12
+from support.n12.given import copy_between, wait_between
+from support.n12.solved import make_task, run_pipeline
+
+# ---- exercise 5
+
+
+def run_without_finalize(batches, partitions, devices, copy_streams, stop, queues):
+    """Do behind the clock, in this thread, what the solution does in finalize; tie behind the copies."""
+    n = len(partitions)
+    for clock in built.clock_cycles(len(batches), n):
+        tasks = {}
+        kept = {}
+        for i, j in clock:
+            if j:
+                x = copy_between(copy_streams[j - 1][i], copy_streams[j][i], batches[i])
+                batches[i] = wait_between(copy_streams[j][i], current_stream(devices[j]), x)
+        for i, _ in clock:
+            if i:
+                built.depend(batches, i)
+        for i, j in clock:
+            kept[i] = ({}, partitions[j], batches[i])
+            phony = torch.empty(0, device=devices[j], requires_grad=True)
+            work = partial(partitions[j], batches[i])
+            if i < stop:
+                work = partial(built.MyTwoNodeCheckpoint.apply, phony, *kept[i])
+            tasks[j] = Task(current_stream(devices[j]), compute=work, finalize=None)
+        done = built.run_clock(tasks, *queues)
+        for i, j in clock:
+            y = done[j]
+            if j < n - 1:
+                y = wait_between(current_stream(devices[j]), copy_streams[j][i], y)
+            batches[i] = built.my_tie(y, *kept[i]) if i < stop else y
+
+
+def test_a_pipeline_that_finishes_behind_the_clock_passes():
+    assert n12.check_pipeline(run_without_finalize)
+
+
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ("batches[i] = done[j][0]", "batches[i] = done[j][0].detach()", "is it detached on the way?"),
+        ("batches[i] = done[j][0]", "batches[i] = done[j]", "AttributeError"),
+        ("[layer(x)]", "layer(x)", "the output has shape"),
+        ("copy_streams[j][i] if j", "copy_streams[j][0] if j", "races"),
+        (
+            "wait_between(copy_streams[j][i], stream,",
+            "wait_between(stream, copy_streams[j][i],",
+            "in forward `mm` in the compute stream",
+        ),
+        ("if j > 0:\n                batches[i] = copy", "if j > 1:\n                batches[i] = copy", "same device"),
+        (
+            "shared = {}\n",
+            "shared = {}\n    again = again and layer is None\n",
+            "was computed 1 × in partition 0, not 2",
+        ),
+        ("for clock in clock_cycles(m, n):", "for clock in clock_cycles(m, n)[:-1]:", "is still the input"),
+        ("for clock in clock_cycles(m, n):", "for clock in []:", "batches[0] is still the input"),
+        ("device=x.device, requires_grad=True", "device=x.device", "the output has no graph"),
+    ],
+)
+def test_other_wrong_ways_through_the_streams_are_told_what_is_seen(monkeypatch, old, new, says):
+    monkeypatch.setattr(n12, "PATIENCE", 4.0)
+    verdict = n12.check_pipeline(edited((make_task, run_pipeline), (old, new))[1])
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+def test_a_dictionary_for_all_micro_batches_of_a_partition_is_told():
+    kept = {}
+    edit = ("shared = {}", "shared = kept.setdefault(id(layer), {})")
+    alone = edited((make_task, run_pipeline), edit, names={"kept": kept})
+    assert "each pair needs a new one" in n12.check_pipeline(alone[1]).message
+
+
+def test_one_dictionary_for_all_pairs_is_told_as_that():
+    edit = ("shared = {}", "shared = kept")
+    message = n12.check_pipeline(edited((make_task, run_pipeline), edit, names={"kept": {}})[1]).message
+    assert "6 Recomputes share 1 dictionary: each pair needs a new one" in message
+    assert "Nothing computes" not in message
+
+
+def test_one_copy_stream_for_all_micro_batches_is_told():
+    edits = [
+        ("copy_streams[j - 1][i], copy_streams[j][i], b", "copy_streams[j - 1][0], copy_streams[j][0], b"),
+        ("wait_between(copy_streams[j][i], s", "wait_between(copy_streams[j][0], s"),
+        ("copy_streams[j][i] if", "copy_streams[j][0] if"),
+    ]
+    verdict = n12.check_pipeline(edited((make_task, run_pipeline), *edits)[1])
+    assert "micro-batches are copied in one stream" in verdict.message
+
+
+def test_a_task_that_computes_in_its_own_threads_stream_is_told():
+    edit = ("DeviceTask(stream,", 'DeviceTask(current_stream(torch.device("cpu")),')
+    names = {"current_stream": current_stream, "torch": torch}
+    message = n12.check_pipeline(edited((make_task, run_pipeline), edit, names=names)[1]).message
+    assert "called in streams of its own: `mm` in the compute stream of cuda:0 is launched in the stream" in message

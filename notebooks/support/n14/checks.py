@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from math import ceil
 from typing import Any
@@ -149,6 +150,23 @@ check_split = Exercise(
 _CEIL = "ceil(2 * message / (forward + backward))"
 
 
+# whole ticks and quarter messages: their quotients are exact, so `ceil` meets no rounding error
+_DRAW = random.Random(4)
+_DRAWN = [(4, _DRAW.randint(1, 4), _DRAW.randint(1, 4), _DRAW.randint(1, 24) / 4) for _ in range(6)]
+COSTS: list[tuple[float, ...]] = [
+    (4, 1, 2, 0),
+    (4, 1, 2, 5),
+    (4, 1, 2, 0.25),
+    (3, 1, 1, 1.25),
+    (5, 2, 3, 0.5),
+    (4, 1, 2, 1.5),  # two messages fill one round exactly, below three times two
+    (3, 1, 1, 1),
+    (3, 2, 2, 6),
+    *_DRAWN,
+]
+"""Sizes and prices of exercise 4: n, forward, backward, message."""
+
+
 def _counted(answer: Callable[..., Any]) -> Callable[..., Any]:
     def whole(**case: float) -> Any:
         found = answer(**case)
@@ -174,12 +192,9 @@ check_forwards_ahead = Exercise(
     reference=forwards_ahead,
     cases=cases(
         "j n forward backward message",
-        [
-            (j, n, *costs)
-            for n, *costs in ((4, 1, 2, 0), (4, 1, 2, 5), (4, 1, 2, 0.25), (3, 1, 1, 1.25), (5, 2, 3, 0.5))
-            for j in range(int(n))
-        ],
+        [(j, n, *costs) for n, *costs in COSTS for j in range(int(n))],
     ),
+    throughout=True,  # several wrong rules agree with each other in the first case in which they fail
     view=_counted,
     fault=_fault_of_number,
     praise="the smallest warm-up that hides the messages, in {count} cases",
@@ -225,6 +240,18 @@ check_forwards_ahead = Exercise(
                     _CEIL,
                     "2 * ceil(message / (forward + backward))",
                 ),
+                "Two messages that fill a round exactly need no further one: round up, don't add one.": (
+                    _CEIL,
+                    f"(int{_CEIL[4:]} + (message > 0))",
+                ),
+                "A round is a forward and a backward, not the longer of the two.": (
+                    _CEIL,
+                    "ceil(message / max(forward, backward))",
+                ),
+                "Count both messages against a round, not each against one task.": (
+                    _CEIL,
+                    "ceil((message / forward + message / backward) / 2)",
+                ),
                 "A round is forward + backward, which is 3 only in the prediction.": (
                     "(forward + backward)",
                     "3",
@@ -242,8 +269,8 @@ INTERLEAVED = [(4, 2, 2), (8, 4, 2), (4, 4, 3), (2, 1, 2), (9, 3, 2), (4, 2, 1),
 
 
 def several_stages(m: int, n: int, v: int) -> Asked:
-    """Ask for orders whose last rank never pauses, and which hold no more than Megatron's."""
-    room = [min(v * m, (v - 1) * n + 2 * (n - 1 - j) + 1) for j in range(n)]
+    """Ask for orders whose last rank never pauses; no rank holds more than Megatron's rank 0."""
+    room = [min(v * m, (v + 1) * n - 1)] * n
     ticks = 3 * m / (1 - bubble_share(m, n, v))
     return Asked({"m": m, "n": n, "v": v}, room, ticks, stages=n * v, ops="FB")
 

@@ -87,30 +87,44 @@ INTERLEAVING_CONTROLS = {
 }
 
 
+def _by_cut(
+    forwards_ahead: Callable[..., int], fill_holes: Callable[..., Orders], m: int, n: int, message: float
+) -> dict[str, Schedule]:
+    """Return the schedules to compare by what stands below their bar; fill_holes needs m >= n."""
+    ahead = [forwards_ahead(j, n, 1, 2, message) for j in range(n)]
+    split = {"1, split": table("fill_holes", fill_holes(m, n))} if m >= n else {}
+    finer = {str(v): interleaved_one_f_one_b(m, n, v) for v in (2, 3, 4, 6, 8)}
+    return {**split, "1": with_warm_up("", m, ahead), **finer}
+
+
 @styled
 def draw_interleaving(
-    forwards_ahead: Callable[..., int], /, micro_batches: int, partitions: int, communicate: float
+    forwards_ahead: Callable[..., int],
+    fill_holes: Callable[..., Orders],
+    /,
+    micro_batches: int,
+    partitions: int,
+    communicate: float,
 ) -> Figure:
     """Draw the time of a step of interleaved 1F1B by v: work, bubble, and what messages add.
 
-    v = 1 is 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`. communicate: the time of a
-    message in ticks, whatever v: a stage's output is as large as before.
+    v = 1 is 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`, beside it `fill_holes(m, n)`
+    with split backwards. communicate: the time of a message in ticks, whatever v: an output is as large as before.
     """
     m = micro_batches
     n = partitions
     work = 3.0 * m
-    cut = (1, 2, 3, 4, 6, 8)
+    tables = _by_cut(forwards_ahead, fill_holes, m, n, communicate)
+    cut = list(tables)
     free = []
     real = []
     peaks = []
-    for v in cut:
-        ahead = [forwards_ahead(j, n, 1, 2, communicate) for j in range(n)]
-        table = with_warm_up("", m, ahead) if v == 1 else interleaved_one_f_one_b(m, n, v)
+    for made in tables.values():
         # once without messages, once with them: the difference is what messages add
-        free.append(simulate(table, **costs(table)).makespan)
-        real.append(simulate(table, **costs(table), communicate=communicate).makespan)
-        peaks.append(max(held(table)))
-    # rounded, so that of equal times the smallest v is named
+        free.append(simulate(made, **costs(made)).makespan)
+        real.append(simulate(made, **costs(made), communicate=communicate).makespan)
+        peaks.append(max(held(made)))
+    # rounded, so that of equal times the one further left is named
     best = min(range(len(cut)), key=lambda k: round(real[k], 6))
     figure, (axes, memory) = new_figure(9, 3.7, cols=2, width_ratios=[2.2, 1])
     places = range(len(cut))
@@ -133,7 +147,7 @@ def draw_interleaving(
         memory.text(k, peaks[k] + 0.1, f"{peaks[k]:.1f}", ha="center", fontsize=9)
     memory.set(ylim=(0, 1.16 * max(peaks)), ylabel="whole activations held", xlabel="v · stages per rank")
     for each in (axes, memory):
-        each.set_xticks(list(places), [str(v) for v in cut])
+        each.set_xticks(list(places), [name.replace(", ", "\n") for name in cut])
     finding = f"m = {m}, n = {n}, message {communicate:g}: v = {cut[best]} is fastest, {real[best]:.1f} ticks"
     headline(figure, f"{finding}, {format_share(1 - work / real[best])} idle; it holds {peaks[best]:.1f}")
     said = "; ".join(
@@ -276,7 +290,7 @@ TRADE_CONTROLS = {
     "partitions": whole(2, 4, 4, "n · ranks"),
     "communicate": steps((0, 0.05, 0.1, 0.25, 0.5), 0.1, "a message, ticks"),
     "weight": steps((0.3, 0.5, 0.7), 0.5, "W's share of backward"),
-    "fixed": steps((0, 0.05, 0.1, 0.2), 0.0, "each task costs besides, ticks"),
+    "fixed": steps((0, 0.05, 0.1, 0.2), 0.1, "each task costs besides, ticks"),
 }
 
 

@@ -102,10 +102,12 @@ def interleaved(m: int, n: int, v: int) -> list[list[Task]]:
     return orders
 
 
-def listed(m: int, n: int, message: float, room: int, draw: random.Random) -> tuple[float, list[list[Task]]]:
-    """Let the task that can begin first go next, again and again; chance decides between equals."""
+def listed(
+    m: int, n: int, message: float, room: int, draw: random.Random | None = None
+) -> tuple[float, list[list[Task]]]:
+    """Let the task that can begin first go next; of equals I before F before W, blurred by `draw` if there is one."""
     every = [(op, j, i) for op in "FIW" for j in range(n) for i in range(m)]
-    rank = {task: "IFW".index(task[0]) + 1.5 * draw.random() for task in every}
+    rank = {task: "IFW".index(task[0]) + 1.5 * (draw.random() if draw else 0) for task in every}
     orders: list[list[Task]] = [[] for _ in range(n)]
     free, held, end = [0.0] * n, [0] * n, dict[Task, float]()
     while every:

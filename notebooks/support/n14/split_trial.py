@@ -116,7 +116,7 @@ class _Trial:
                 f"after I there are {len(owed)} functions in `later`, expected 1: the W of this micro-batch."
             )
         if not callable(owed[0]):
-            return "what is in `later` cannot be called: append the function itself, don't call it."
+            return f"`later` holds a {type(owed[0]).__name__}, which cannot be called: append the function itself."
         if cost > 1.5:
             return f"I costs {cost:g} matrix products, expected 1: that of the weights has to wait."
         if self.weight.grad is not None:
@@ -159,7 +159,11 @@ class _Trial:
         for x, gradient in zip(self.xs, self.gradients, strict=True):
             waiting: list[Any] = []
             with in_case("in the order F0 I0 W0 F1 I1 W1"):
-                torch.autograd.grad(self.answer.apply(x, self.weight, waiting), x, gradient)
+                before = self.weight.grad
+                y = self.answer.apply(x, self.weight, waiting)
+                torch.autograd.backward(y, gradient)
+                if self.weight.grad is not before:
+                    return "after I `weight.grad` has changed: return None for weight, W adds to it."
                 waiting.pop()()
         total = sum(g.T @ x.detach() for g, x in zip(self.gradients, self.xs, strict=True))
         found: Tensor | None = self.weight.grad

@@ -17,7 +17,7 @@ from support.n03.figures import draw_mechanism
 from support.n05.figures import HOLDERS_CONTROLS, draw_holders
 from support.n11.figures import BACKWARD_CONTROLS, draw_backward
 from support.n14.figures import INTERLEAVING_CONTROLS, draw_interleaving
-from support.n14.solved import forwards_ahead
+from support.n14.solved import fill_holes, forwards_ahead
 from tests.sizes import size
 from tools.project import ROOT
 
@@ -36,7 +36,7 @@ def grey_picture() -> Figure:
     return figure
 
 
-ours = partial(draw_interleaving, forwards_ahead)
+ours = partial(draw_interleaving, forwards_ahead, fill_holes)
 EXPLORED = {draw_backward: BACKWARD_CONTROLS, draw_holders: HOLDERS_CONTROLS, ours: INTERLEAVING_CONTROLS}
 CHOSEN = size(suite=[ours], prove=[*EXPLORED])
 FIGURES: list[Callable[[], Figure]] = [every_color, grey_picture, draw_mechanism]

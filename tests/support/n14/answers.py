@@ -62,6 +62,22 @@ def neighbour_by_neighbour(j, n, forward, backward, message):
     return neighbour_by_neighbour(j + 1, n, forward, backward, message) + ceil(way / (forward + backward))
 
 
+def one_more_than_floor(j, n, forward, backward, message):
+    """Wrong where two messages fill rounds exactly."""
+    extra = int(2 * message / (forward + backward)) + 1 if message else 0
+    return 1 + (n - 1 - j) * (1 + extra)
+
+
+def mean_of_tasks(j, n, forward, backward, message):
+    """Wrong: the mean of what a message takes of either task."""
+    return 1 + (n - 1 - j) * (1 + ceil((message / forward + message / backward) / 2))
+
+
+def by_the_longer_task(j, n, forward, backward, message):
+    """Wrong: it divides by a task, not by a round."""
+    return 1 + (n - 1 - j) * (1 + ceil(message / max(forward, backward)))
+
+
 def by_waiting(j, n, forward, backward, message):
     """Try numbers, from the last rank on, until a long step of the ranks behind is as short as it gets."""
     m = 40
@@ -126,6 +142,19 @@ class Detached(torch.autograd.Function):
 
         ctx.put(do)
         return gradient.mm(weight), None, None
+
+
+class ZerosForWeight(solved.SplitLinear):
+    """Wrong: I gives the weights a gradient of zeros."""
+
+    @staticmethod
+    def forward(ctx, x, weight, later):
+        return solved.SplitLinear.forward(ctx, x, weight, later)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        found, _, _ = solved.SplitLinear.backward(ctx, gradient)
+        return found, torch.zeros_like(ctx.saved_tensors[1]), None
 
 
 def known_by_heart(m, n, message, room):

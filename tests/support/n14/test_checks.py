@@ -76,6 +76,10 @@ def _swapped(m, n):
             "takes 29.5 ticks, less than 29.5 are asked for",
         ),
         ("check_forwards_ahead", lambda **case: 100, "100: fewer are enough"),
+        ("check_forwards_ahead", answers.one_more_than_floor, "need no further one: round up, don't add one"),
+        ("check_forwards_ahead", answers.mean_of_tasks, "not each against one task"),
+        ("check_forwards_ahead", answers.by_the_longer_task, "not the longer of the two"),
+        ("check_split", answers.ZerosForWeight, "after I `weight.grad` has changed"),
         ("check_forwards_ahead", lambda **case: "7", "expected 4, got 7"),
     ],
 )
@@ -206,7 +210,8 @@ def test_what_a_split_layer_keeps_too_long_is_seen():
 
     assert "x is still alive" in n14.check_split(Keeps).message
     for said, old, new in (
-        ("cannot be called", "append(add_to_weight)", "append(add_to_weight())"),
+        ("holds a NoneType", "append(add_to_weight)", "append(add_to_weight())"),
+        ("holds a tuple", "append(add_to_weight)", "append((add_to_weight,))"),
         ("is None at first", "part if weight.grad is None else weight.grad + part", "weight.grad + part"),
         ("while somebody has y, x is still alive", "ctx.later = later", "ctx.later, ctx.x = later, x"),
     ):

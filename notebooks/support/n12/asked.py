@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 _Pair: TypeAlias = tuple[int, int]
 
 
-class Asked:
+class AskedForLayers:
     """Let a pipeline note for which pairs it asks, in this thread, and for which it calls what it was given."""
 
     def __init__(self, model: Any, caller: Thread | None) -> None:

@@ -25,7 +25,7 @@ from support.kit.judged import Fault
 from support.kit.raised import in_case, named
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
-from support.n12.asked import Asked
+from support.n12.asked import AskedForLayers
 from support.n12.given import with_checkpoint
 from support.n12.order import fault_of_dictionaries, fault_of_the_graph
 
@@ -244,10 +244,9 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     if case.before:
         _give_a_batch(model, case, layers)
         watch.before.update(threading.enumerate())
-    asked = Asked(model, watch.caller) if asks else None
+    asked = AskedForLayers(model, watch.caller) if asks else None
     generator = torch.Generator().manual_seed(7)
-    x = torch.randn(case.rows, 4, generator=generator, dtype=torch.float64)
-    x[:, 0] = torch.arange(case.rows)
+    x = _numbered_rows(case, generator)
     wants = case.special == "input"
     given = x.clone().requires_grad_(wants)
     twin = x.clone().requires_grad_(wants)
@@ -291,6 +290,12 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     if fault or not wants:
         return fault
     return _apart(given.grad, twin.grad, "the input")
+
+
+def _numbered_rows(case: Case, generator: torch.Generator) -> Tensor:
+    x = torch.randn(case.rows, 4, generator=generator, dtype=torch.float64)
+    x[:, 0] = torch.arange(case.rows)
+    return x
 
 
 def _give_a_batch(model: Any, case: Case, layers: list[_Layer]) -> None:

@@ -200,6 +200,12 @@ def test_spans_do_not_hold_up_the_run():
 
 
 def test_spans_of_host_and_device_are_on_one_clock():
+    """In the best of ten tries: a busy machine may wake the host up late."""
+    assert min(apart_by_share_of_a_kernel() for _ in range(10)) < 0.25
+
+
+def apart_by_share_of_a_kernel():
+    """Return how far what the host saw of a kernel lies from what the device says of it, at its start or its end."""
     gpu.synchronize()
     with Recorder() as recorder:
         with device_span(gpu.current_stream(), "device", "sleep", "compute"), recorder.span("host", "launch"):
@@ -207,7 +213,7 @@ def test_spans_of_host_and_device_are_on_one_clock():
         with recorder.span("host", "wait"):
             gpu.synchronize()
     device, host, wait = (next(s for s in recorder.trace() if s.label == name) for name in ("sleep", "launch", "wait"))
-    assert abs(device.start - host.start) < 0.25 * device.duration > abs(device.end - wait.end)
+    return max(abs(device.start - host.start), abs(device.end - wait.end)) / device.duration
 
 
 @pytest.mark.cuda_only(reason="torch's profiler asks CUPTI, which knows CUDA's kernels alone")

@@ -117,7 +117,7 @@ def test_the_notebook_whose_kernel_is_asked_for_is_known(monkeypatch, tmp_path):
         assert one.notebook == tmp_path / "solution.ipynb"
 
 
-def test_a_device_is_started_by_notebooks_01_and_09_to_13_alone_and_by_their_solutions_if_they_need_one():
+def test_a_device_is_started_by_notebooks_01_and_09_to_14_alone_and_by_their_solutions_if_they_need_one():
     starting = [path.relative_to(ROOT).as_posix() for path in notebooks() if starts_a_device(path)]
     assert starting == [
         "notebooks/01_loading_pipeline.ipynb",
@@ -126,11 +126,12 @@ def test_a_device_is_started_by_notebooks_01_and_09_to_13_alone_and_by_their_sol
         "notebooks/11_backward_order.ipynb",
         "notebooks/12_gpipe.ipynb",
         "notebooks/13_cuda_streams.ipynb",
+        "notebooks/14_schedules.ipynb",
         "notebooks/solutions/13_cuda_streams.ipynb",
     ]
 
 
-RECORDING = {f"n{number}/on_device.py" for number in ("09", "10", "11", "12", "13")} | {"n01/copies.py"}
+RECORDING = {f"n{number}/on_device.py" for number in ("09", "10", "11", "12", "13", "14")} | {"n01/copies.py"}
 JUDGING = {"n12/articles.py", "n13/device_judge.py", "n13/museum.py"}
 """An exercise that is judged on the devices, too, which a cell has started."""
 

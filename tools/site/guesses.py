@@ -286,7 +286,8 @@ def _of_lists(check: Check, truth: Any) -> dict[str, Any]:
     if isinstance(truth, list | tuple):
         at = [[_nested(truth), check(container(truth)).message]]
     other = set.intersection(*(found for name, found in shapes.items() if name in ("[s]", "[nnnnnnn]", "[nnnnnnnn]")))
-    odd = {name: _best(found, LISTS) for name, found in shapes.items() if not found & other}
+    # Lists of one shape may get sentences that have no form in common, where a guess is read as a word: none, then.
+    odd = {name: _best(found, LISTS) for name, found in shapes.items() if found and not found & other}
     return {"as": container.__name__, "at": at, "shapes": odd, "other": _best(other, LISTS) if other else None}
 
 

@@ -90,6 +90,8 @@ def tell(stands: list[Stand]) -> None:
 
 def _started(world_size: int, store: str, order: bytes) -> tuple[list[Any], list[Connection]]:
     context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    # multiprocessing asks how the main module came about; that of a kernel which was forked may not say.
+    vars(sys.modules["__main__"]).setdefault("__spec__", None)
     if sys.platform == "linux":
         context.set_forkserver_preload([be_a_rank.__module__])
         path = os.pathsep.join(filter(None, sys.path))  # the server imports before it is told our path

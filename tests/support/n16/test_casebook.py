@@ -33,8 +33,8 @@ FORECASTS = {f"forecast_{number}": getattr(checks, f"check_job_{number}").refere
 
 @pytest.fixture(autouse=True, scope="module")
 def two_worlds():
-    """Try a job with two of its trials in the suite, with all of them to prove."""
-    kept = {case: case.TRIALS for case in (case_friday, case_four_numbers, case_higher_curve, case_good_at_home)}
+    """Try a job with two of its trials in the suite; with all to prove, and Friday, whose last one finds a mistake."""
+    kept = {case: case.TRIALS for case in (case_four_numbers, case_higher_curve, case_good_at_home)}
     for case, trials in kept.items():
         case.TRIALS = size(suite=trials[:2], prove=trials)
     yield

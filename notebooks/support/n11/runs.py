@@ -247,8 +247,13 @@ def untied(clock: list[tuple[int, int]], batches: list[Tensor], copy: Callable[.
 
 
 def order_of(m: int, n: int, tied: bool = True, older: int = 0) -> list[str]:
-    """Return the order of a pipeline's backward: R and B, without copies."""
-    ran, _, _ = fenced(m, n, fence if tied else untied, older)
+    """Return the order of a pipeline's backward: R and B, without copies.
+
+    It runs in a thread of its own: autograd numbers each thread's nodes from 0 on, and the caller, a kernel that has
+    worked all day, may be past every number that a worker could have.
+    """
+    with ThreadPoolExecutor(1) as young:
+        ran, _, _ = young.submit(fenced, m, n, fence if tied else untied, older).result()
     return [op for op in ran if op[0] != "C"]
 
 

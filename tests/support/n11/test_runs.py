@@ -33,6 +33,17 @@ def test_our_orders_are_torchgpipes_recorded_ones_after_other_work_too():
     assert origin
 
 
+def test_a_kernel_that_has_worked_all_day_sees_the_same_orders_of_new_and_of_older_workers():
+    def orders():
+        return n11.order_of(8, 2, tied=False), n11.order_of(8, 2, tied=False, older=n11.OLDER)
+
+    new, older = orders()
+    assert n11.peaks(new) == [2, 8]
+    assert n11.peaks(older) == [1, 1]
+    n11.make_nodes(2 * n11.OLDER)
+    assert orders() == (new, older)
+
+
 @pytest.mark.parametrize("m, n", SIZES)
 def test_lib_goes_backward_in_our_order_which_changes_no_gradient_but_what_is_held_at_once(m, n):
     assert n11.gpipe_order(m, n) == n11.order_of(m, n)

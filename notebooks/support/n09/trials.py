@@ -272,10 +272,14 @@ LONGER_THAN_A_LIMIT = 0.05
 """Seconds that the last tasks take: no join with a limit lasts so long here."""
 
 
-def _run_late(run: Callable[[], None], pause: float) -> None:
+WITHOUT_A_JOIN = 0.25
+"""Seconds that a thread which nobody joins goes on: longer than one who leaves without it needs to be seen to."""
+
+
+def _run_late(run: Callable[[], None], joined: Event) -> None:
     Event().wait(0.015)
     run()
-    Event().wait(pause)
+    joined.wait(WITHOUT_A_JOIN)
 
 
 class _Spawning:
@@ -297,6 +301,7 @@ class _Spawning:
         self.may_end = Event()  # the last tasks wait for it
         self.me: Thread | None = None  # the reader's
         self.limited = False  # a join ran out
+        self.joined: dict[Thread, Event] = {}  # whether anybody has waited for a thread of the reader's
         self.slowly = all(device.type == "cpu" for device in self.devices)
         meeting = Barrier(len(set(self.keys)), timeout=patience / 2)
         self.probes = [
@@ -317,22 +322,23 @@ class _Spawning:
 
     @contextmanager
     def _slow_threads(self) -> Iterator[None]:
-        """Let the reader's threads begin late and end late, one after the other; a join's limit runs out at once.
+        """Let the reader's threads begin late and end when they are joined; a join's limit runs out at once.
 
-        So who does not wait for each of them is seen to leave too early, however fast the machine is, and a limit is
-        too short, however long it is.
+        So who does not wait for each of them is seen to leave too early, however fast or busy the machine is, and a
+        limit is too short, however long it is. Who waits in another way than by join only waits longer.
         """
         begin = Thread.start
         join = Thread.join
-        steps = range(len(self.keys))
-        pauses = [0.015 * (1 + step) for step in (reversed(steps) if len(self.keys) > 2 else steps)]
 
         def start(thread: Thread) -> None:
             if current_thread() is self.me and self.slowly:
-                thread.run = partial(_run_late, thread.run, pauses.pop() if pauses else 0.02)  # type: ignore[method-assign]
+                joined = self.joined[thread] = Event()
+                thread.run = partial(_run_late, thread.run, joined)  # type: ignore[method-assign]
             begin(thread)
 
         def join_without_a_limit(thread: Thread, timeout: float | None = None) -> None:
+            if thread in self.joined:
+                self.joined[thread].set()
             if current_thread() is self.me and timeout is not None and not self.may_end.is_set():
                 timeout = min(timeout, 0.001)
                 self.limited = True
@@ -385,6 +391,8 @@ class _Spawning:
                 raise
             self.said.append(f"the body's {type(error).__name__} got out")
         self.left = sum(thread.is_alive() for thread in self.aside.started)
+        for joined in self.joined.values():
+            joined.set()
 
     def _use(self, in_queues: Queues, out_queues: Queues) -> None:
         many = [(len(queues), len({id(queue) for queue in queues})) for queues in (in_queues, out_queues)]

@@ -27,7 +27,7 @@ def python(code, **options):
     )
 
 
-STARTED = size(suite=20, prove=200)
+STARTED = size(suite=10, prove=200)
 
 # One process imports torch; each start is in a child of it, made before any device was started.
 STARTS = """

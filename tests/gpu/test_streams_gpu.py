@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
+from statistics import median
 
 import pytest
 import torch
@@ -139,7 +140,8 @@ def test_a_step_takes_the_longer_of_copy_and_compute(ratio):
     step = {}
     for ahead in (False, True):
         ends = [span.end for span in run_epoch(batches, steps, asked, ahead=ahead).only(kind="compute")]
-        step[ahead] = (ends[-1] - ends[warm]) / (steps - 1 - warm)  # without the filling of the pipeline
+        # without the filling of the pipeline, and of the others the median: a busy machine delays some of them
+        step[ahead] = median(after - before for before, after in pairwise(ends[warm:]))
     # clocks drift and others use the link: which of the two a step is nearer to, no more
     assert step[True] < (max(copy, compute) + copy + compute) / 2 < step[False]
 

@@ -1,7 +1,8 @@
 """The one map of the course: its notebooks in their order, the track of each, and what each goes on from.
 
 README's table, the site's first page, the picture in notebook 00, each notebook's links to its neighbours and the tests
-read it. A reader's hours stand here alone. A new notebook is one entry here, beside its own files; `make stamp` and `make readme` write what follows.
+read it. A reader's hours stand here alone. A new notebook is one entry here, beside its own files; `make stamp` and
+`make readme` write what follows.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ prove: environment-test ## run what is larger than a suite needs: more examples,
 	@echo "Running what make test leaves out or tries small, in its full size (20 minutes)."
 	@$(PY) -m tools.test --prove
 
-run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03; RECORD=1 for README)
+run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03; RECORD=1 keeps them)
 	@echo "Running the notebooks without saving them (up to 1 minute each)."
 	@$(PY) -m tools.run_all $(if $(RECORD),--record) $(NB)
 

@@ -106,9 +106,9 @@ def write_pages(folder: Path, pages: Sequence[Page], words: Page, links: Links) 
 def write_in_chinese(folder: Path, pages: Sequence[Page], links: Links) -> None:
     """Write the first page and the glossary in Chinese; all other pages are English."""
     drawn = index.picture(index.entries(pages, links), chinese.MAP)
-    words = chinese.glossary(links)
+    words = chinese.glossary_in_chinese(links)
     for name, title, body in (
-        (chinese.CHINESE.home, chinese.CHINESE.name, chinese.index(pages, drawn)),
+        (chinese.CHINESE.home, chinese.CHINESE.name, chinese.index_in_chinese(pages, drawn)),
         (words.name, words.title, f"<article>\n{words.body}\n</article>"),
     ):
         whole = frame.document(

@@ -68,13 +68,13 @@ ABOUT = (
 MAP = ("课程地图", "数据", "流水线")
 
 
-def hours(chapter: course.Chapter) -> str:
+def hours_in_chinese(chapter: course.Chapter) -> str:
     """Say how much of a reader's time a notebook takes."""
     encores = f"，选做 {chapter.encores} 分钟" if chapter.encores else ""
     return f"{course.SITTING // 60} 小时{encores}"
 
 
-def index(pages: Sequence[Page], map_of_the_course: str) -> str:
+def index_in_chinese(pages: Sequence[Page], map_of_the_course: str) -> str:
     """Return the main part of the first page in Chinese. map_of_the_course: as on the English one."""
     tracks = []
     for track in course.TRACKS:
@@ -99,11 +99,11 @@ def _card(page: Page, chapter: course.Chapter) -> str:
     will = markdown.inline(WILL[chapter.stem])
     return f"""<li><h3><a href="{page.name}" lang="en">{html.escape(page.title)}</a></h3>
 <p>你将{will}。</p>
-<p class="quiet facts"><span>{hours(chapter)}</span><span>承接 {needs}</span></p>
+<p class="quiet facts"><span>{hours_in_chinese(chapter)}</span><span>承接 {needs}</span></p>
 <p class="progress">{counted}</p></li>"""
 
 
-def glossary(links: Links) -> Page:
+def glossary_in_chinese(links: Links) -> Page:
     """Return the page of the Chinese glossary; the anchors of its terms are those of the English one."""
     source = (links.root / GLOSSARY_IN_CHINESE).read_text(encoding="utf-8")
     rows = [re.split(r"(?<!\\)\|", line.strip().strip("|")) for line in source.splitlines() if line.startswith("|")]

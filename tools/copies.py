@@ -20,7 +20,7 @@ FOLDER = "mine"
 COPIED = ("*.ipynb", "*.py", "*.md", "solutions/*.ipynb")
 
 
-def copy_notebooks(root: Path = ROOT) -> tuple[list[Path], list[Path]]:
+def copy_for_reader(root: Path = ROOT) -> tuple[list[Path], list[Path]]:
     """Copy what is not there yet; return the files that are new and those that were there and differ."""
     new = []
     own = []
@@ -42,7 +42,7 @@ def copy_notebooks(root: Path = ROOT) -> tuple[list[Path], list[Path]]:
 
 def main() -> int:
     """Copy, and say what was done."""
-    new, own = copy_notebooks()
+    new, own = copy_for_reader()
     print(f"{len(new)} files are new in {FOLDER}/: write there, `git status` stays empty. `make lab` opens it.")
     if own:
         print("Left as they are, for they differ from those of the project (move one away to have it anew):")

@@ -19,7 +19,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in ROOT.iterdir():
         if path.name not in {".git", ".venv", "mine"}:
             (folder / path.name).symlink_to(path)
-    copies.copy_notebooks(folder)
+    copies.copy_for_reader(folder)
     return folder
 
 
@@ -27,13 +27,13 @@ def test_all_notebooks_and_what_they_start_are_copied_once_and_what_was_written_
     (tmp_path / "notebooks" / "solutions").mkdir(parents=True)
     for name in ("00_x.ipynb", "00_x.py", "glossary.md", "ruff.toml", "solutions/00_x.ipynb"):
         (tmp_path / "notebooks" / name).write_text(name)
-    new, own = copies.copy_notebooks(tmp_path)
+    new, own = copies.copy_for_reader(tmp_path)
     names = ["mine/00_x.ipynb", "mine/00_x.py", "mine/glossary.md", "mine/solutions/00_x.ipynb"]
     assert [path.relative_to(tmp_path).as_posix() for path in new] == names
     assert own == []
     new[0].write_text("my answer")
     new[1].unlink()
-    assert copies.copy_notebooks(tmp_path) == ([new[1]], [new[0]])
+    assert copies.copy_for_reader(tmp_path) == ([new[1]], [new[0]])
     assert new[0].read_text() == "my answer"
 
 

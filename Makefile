@@ -12,8 +12,11 @@ CHECK ?=
 REPO ?=
 REF ?=
 
+# Where make lab begins: in your own copy, if make copy has made one.
+FIRST = $(firstword $(wildcard mine/00_start_here.ipynb notebooks/00_start_here.ipynb))
+
 .DEFAULT_GOAL := help
-.PHONY: help lab test prove run save site bench lint stamp readme environment environment-test
+.PHONY: help lab copy test prove run save site bench lint stamp readme environment environment-test
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -27,11 +30,14 @@ environment-test:
 	@python=$$(sh tools/find_python $(PYTHON)) && "$$python" tools/environment.py --test
 
 lab: environment ## open JupyterLab at the first notebook (first time 3 minutes, then 5 s)
-	@$(PY) -m jupyter trust $(wildcard notebooks/*.ipynb notebooks/solutions/*.ipynb) >/dev/null
+	@$(PY) -m jupyter trust $(wildcard $(addsuffix .ipynb,notebooks/* notebooks/solutions/* mine/* mine/solutions/*)) >/dev/null
 	@$(PY) -m tools.device &
-	@echo "Opening JupyterLab at notebooks/00_start_here.ipynb (about 5 s; Ctrl-C twice to stop)."
+	@echo "Opening JupyterLab at $(FIRST) (about 5 s; Ctrl-C twice to stop)."
 	@$(PY) -m jupyterlab --ip=127.0.0.1 --allow-root --ServerApp.root_dir=. \
-		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --LabApp.extension_manager=readonly
+		--LabApp.default_url=/lab/tree/$(FIRST) --LabApp.extension_manager=readonly
+
+copy: environment ## copy the notebooks to mine/, for you to write in: git looks past it, and make lab opens it (1 s)
+	@$(PY) -m tools.copies
 
 test: environment-test ## run everything (10 minutes); one notebook: NB=03 (90 s); no notebook, browser, ranks: FAST=1
 	@echo "Running $(if $(FAST),the fast tests (90 s),$(if $(NB),all that concerns notebook $(NB) (90 s),all tests: units, properties, simulated GPUs, every notebook compared output by output, widgets in a browser (10 minutes)))."
@@ -41,7 +47,7 @@ prove: environment-test ## run what is larger than a suite needs: more examples,
 	@echo "Running what make test leaves out or tries small, in its full size (20 minutes)."
 	@$(PY) -m tools.test --prove
 
-run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03; RECORD=1 for README)
+run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03; RECORD=1 keeps them)
 	@echo "Running the notebooks without saving them (up to 1 minute each)."
 	@$(PY) -m tools.run_all $(if $(RECORD),--record) $(NB)
 
@@ -64,6 +70,9 @@ lint: environment-test ## check style, types, spelling, links, workflows; change
 	@$(PY) -m mypy
 	@$(PY) -m tools.prose
 	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/ci.yml .github/workflows/pages.yml
+	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/idea.yml .github/ISSUE_TEMPLATE/judged_wrongly.yml .github/ISSUE_TEMPLATE/mistake.yml
+	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 	@$(dir $(PY))zizmor --quiet --offline .github
 
 stamp: environment-test ## write the repository's address and the links to neighbours into notebooks (1 s): REPO=owner/name REF=v1.0

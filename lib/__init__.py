@@ -22,7 +22,7 @@ from lib.pipeline import GPipe
 from lib.streams import DevicePrefetcher, StreamPipeline
 from lib.timeline import Recorder, Span, Trace
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"
 
 # fmt: off
 __all__ = [

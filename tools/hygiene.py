@@ -257,7 +257,10 @@ def begins_with_the_setup_cell(page: StoredNotebook) -> list[str]:
     tagged = [number for number, cell, _ in code if "setup" in cell["metadata"].get("tags", [])]
     if not code or tagged != [code[0][0]]:
         return [f"cells tagged `setup`: {tagged}; the first code cell must be the one and only: make stamp"]
-    return [] if code[0][2] == wanted else ["the set-up cell differs from tools/setup_cell.py: make stamp"]
+    if code[0][2] != wanted:
+        return ["the set-up cell differs from tools/setup_cell.py: make stamp"]
+    hidden = code[0][1]["metadata"].get("jupyter", {}).get("source_hidden", False)
+    return [] if hidden else ["the set-up cell is not folded: make stamp"]
 
 
 def has_working_links(page: StoredNotebook) -> list[str]:

@@ -14,10 +14,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Address:
-    """The repository's web address and the ref (tag or branch) that Colab fetches."""
+    """The repository's web address, the ref (tag or branch) that Colab fetches, and the version of what lies there."""
 
     repository: str
     ref: str
+    version: str
 
     @property
     def owner_and_name(self) -> str:
@@ -45,7 +46,8 @@ class Address:
 def address(root: Path = ROOT) -> Address:
     """Read the address from pyproject.toml, the one place that has it."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    return Address(project["project"]["urls"]["Repository"], project["tool"]["idt"]["ref"])
+    about = project["project"]
+    return Address(about["urls"]["Repository"], project["tool"]["idt"]["ref"], about["version"])
 
 
 def notebooks(root: Path = ROOT) -> list[Path]:

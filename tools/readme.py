@@ -3,8 +3,8 @@
     make readme
 
 The picture is an explorer of notebook 08, driven as a reader would. The table has a row for each notebook of the map,
-support/course.py: its words are those of the notebook's own title table, its seconds those of the recording that
-`make run RECORD=1` leaves.
+support/course.py: its words are those of the notebook's own title table, its hours those of the map. README.zh.md has
+the same table in Chinese, whose words stand in tools/chinese.py.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support import course, recordings
+from support import course
+from tools import chinese
 from tools.project import ROOT
 from tools.title import title_table
 
@@ -35,30 +37,84 @@ BEGIN = "<!-- notebooks: made by `make readme` -->"
 END = "<!-- /notebooks -->"
 
 
-def notebook_table(root: Path = ROOT) -> str:
-    """Return the table of notebooks in Markdown, with the seconds that were recordings."""
-    record = recordings.load("seconds")
-    lines = ["| Notebook | You will | CPU seconds | Needs |", "|---|---|---|---|"]
+@dataclass(frozen=True)
+class Words:
+    """What a table of notebooks says in one language, beside the notebooks' own words."""
+
+    head: tuple[str, str, str, str]
+    hours: str
+    encores: str
+    total: str
+    tracks: str
+    comma: str
+    last: str
+
+
+ENGLISH = Words(
+    head=("Notebook", "You will", "Your time", "Goes on from"),
+    hours="{} h",
+    encores=" + {} min",
+    total="Your time is that of a whole notebook with its exercises, and behind the plus that of its encores, "
+    "which nothing builds on: {} hours in all, and {} of encores.",
+    tracks="Both tracks start at {begin}: data {data}, pipeline {pipeline}. They meet in {meet}.",
+    comma=", ",
+    last=" and ",
+)
+CHINESE = Words(
+    head=("Notebook", "你将", "所需时间", "承接"),
+    hours="{} 小时",
+    encores=" + {} 分钟",
+    total="所需时间包括做完全部练习；加号后面是选做内容，后续笔记本不依赖它们。共 {} 小时，另有选做 {} 小时。",
+    tracks="两条路线都从 {begin} 开始：数据路线 {data}，流水线路线 {pipeline}，最后在 {meet} 汇合。",
+    comma="、",
+    last="、",
+)
+#: The files that have the table, and in which words.
+FILES = {"README.md": ENGLISH, "README.zh.md": CHINESE}
+
+
+def notebook_table(root: Path = ROOT, words: Words = ENGLISH) -> str:
+    """Return the table of notebooks in Markdown, with a reader's hours."""
+    lines = [f"| {' | '.join(words.head)} |", "|---|---|---|---|"]
     for chapter in course.COURSE:
-        file = f"{chapter.stem}.ipynb"
-        _, columns = title_table(root / "notebooks" / file)
-        seconds = record["seconds"].get(file)
-        shown = "–" if seconds is None else f"{seconds:.0f}"
-        needs = re.sub(r"\]\((?=\d\d_)", "](notebooks/", columns["Needs"])  # links as seen from README
-        lines.append(f"| [{chapter.name}](notebooks/{file}) | {columns['You will']} | {shown} | {needs} |")
-    made = record["provenance"]
-    measured = f"Seconds of a whole run on {made['machine']}, {made['date']}; no GPU needed."
-    return "\n".join([*lines, "", measured, "", tracks()])
+        lines.append(f"| {' | '.join(_row(chapter, root, words))} |")
+    return "\n".join([*lines, "", total(words), "", tracks(words)])
 
 
-def tracks() -> str:
+def _row(chapter: course.Chapter, root: Path, words: Words) -> tuple[str, str, str, str]:
+    file = f"{chapter.stem}.ipynb"
+    _, columns = title_table(root / "notebooks" / file)
+    will = columns["You will"]
+    if words is CHINESE:
+        will = chinese.WILL.get(chapter.stem, will)
+    time = words.hours.format(course.SITTING // 60)
+    if chapter.encores:
+        time += words.encores.format(chapter.encores)
+    stems = {each.number: each.stem for each in course.COURSE}
+    needs = words.comma.join(f"[{number:02}](notebooks/{stems[number]}.ipynb)" for number in chapter.needs)
+    return f"[{chapter.name}](notebooks/{file})", will, time, needs or "PyTorch"
+
+
+def total(words: Words = ENGLISH) -> str:
+    """Return the sentence that says what the hours count, and how many they are."""
+    required = course.SITTING * len(course.COURSE) / 60
+    encores = sum(chapter.encores for chapter in course.COURSE) / 60
+    return words.total.format(f"{required:g}", f"{encores:.0f}")
+
+
+def tracks(words: Words = ENGLISH) -> str:
     """Return the sentence that says which notebooks lie on which track."""
     start = course.on(course.START)
-    data = course.numbers([*start, *course.on(course.DATA)], "–")
-    pipeline = course.numbers([*start, *course.on(course.PIPELINE)], "–")
-    begin = course.numbers(start, "–")
-    meet = course.enumerated([chapter.label for chapter in course.on(course.TOGETHER)])
-    return f"Both tracks start at {begin}: data {data}, pipeline {pipeline}. They meet in {meet}."
+
+    def numbers(chapters: Sequence[course.Chapter]) -> str:
+        return course.numbers(chapters, "–").replace(", ", words.comma).replace(" and ", words.last)
+
+    return words.tracks.format(
+        begin=numbers(start),
+        data=numbers([*start, *course.on(course.DATA)]),
+        pipeline=numbers([*start, *course.on(course.PIPELINE)]),
+        meet=numbers(course.on(course.TOGETHER)),
+    )
 
 
 def with_table(text: str, rows: str) -> str:
@@ -100,12 +156,14 @@ def moving_picture() -> bytes:
     return file.getvalue()
 
 
-def description() -> str:
+def description(words: Words = ENGLISH) -> str:
     """Return what README's picture shows, in words."""
     from lib.pipeline.pipeline import clock_cycles
     from support.n08.figures import idle_share
 
     first, last = (f"{100 * idle_share(clock_cycles, *settings):.0f} %" for settings in (DRIVEN[0], DRIVEN[-1]))
+    if words is CHINESE:
+        return chinese.PICTURE.format(first=first, last=last, partitions=DRIVEN[0][1], most=DRIVEN[-1][0])
     return (
         "An explorer of notebook 08, driven: its sliders set the number of micro-batches and of partitions, and the "
         f"clock table of a pipeline follows. On {DRIVEN[0][1]} partitions {first} of the cells are idle with "
@@ -147,13 +205,15 @@ def with_picture(text: str, alt: str) -> str:
 
 
 def main() -> int:
-    """Write the picture and README."""
-    readme = ROOT / "README.md"
+    """Write the picture and the files that show it."""
     (ROOT / PICTURE).parent.mkdir(exist_ok=True)
     (ROOT / PICTURE).write_bytes(moving_picture())
-    text = readme.read_text(encoding="utf-8")
-    readme.write_text(with_table(with_picture(text, description()), notebook_table()), encoding="utf-8")
-    print("README.md and its picture are made anew.")
+    for name, words in FILES.items():
+        file = ROOT / name
+        text = file.read_text(encoding="utf-8")
+        text = with_picture(text, description(words))
+        file.write_text(with_table(text, notebook_table(words=words)), encoding="utf-8")
+    print(f"{' and '.join(FILES)} and their picture are made anew.")
     return 0
 
 

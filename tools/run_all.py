@@ -1,7 +1,7 @@
 """Run notebooks from top to bottom, save nothing in them, and report the seconds of each.
 
 make run              all of them; one: make run NB=03
-make run RECORD=1     and keep the seconds in notebooks/recorded/seconds.json, for README's table
+make run RECORD=1     and keep the seconds in notebooks/recorded/seconds.json: make test begins with the longest
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ except ModuleNotFoundError:
     hint = f"(if git finds no {{ref}}: without --branch {{ref}})"
     raise ModuleNotFoundError(f"This notebook needs the project around it. {{fetch}}\\n{{hint}}") from None
 
-setup()"""
+setup("{version}")"""
 
 
 def text(address: Address) -> str:
     """Return the cell's source."""
-    return TEMPLATE.format(repository=address.repository, ref=address.ref)
+    return TEMPLATE.format(repository=address.repository, ref=address.ref, version=address.version)

@@ -3,9 +3,10 @@
 Each notebook's links to its neighbours are written, too, from the map of the course.
 
     make stamp                                    as pyproject.toml says
-    make stamp REPO=owner/name REF=v1.0           write it into pyproject.toml first
+    make stamp REPO=owner/name REF=v1.0.0         write it into pyproject.toml first
 
-A notebook without a set-up cell gets one after its title; the links in README and its like follow too.
+A ref that is a version (v1.0.0) becomes the project's version as well: in pyproject.toml, lib and CITATION.cff.
+A notebook without a set-up cell gets one after its title, folded; the links in README and its like follow too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from tools.save import write_notebook
 from tools.title import with_neighbours
 
 BINDER = re.compile(r"https://mybinder\.org/v2/gh/[^\s)\"'>]+")
+VERSION = re.compile(r"v(\d+\.\d+\.\d+)")
+#: What tells the version, beside pyproject.toml: the line's beginning and its end in each file.
+VERSIONED = {"lib/__init__.py": ('__version__ = "', '"'), "CITATION.cff": ("version: ", "")}
 COLAB = re.compile(r"https://colab\.research\.google\.com/github/[^/\s]+/[^/\s]+/blob/[^/\s]+/[^\s)\"'>]+\.ipynb")
 
 
@@ -47,8 +51,24 @@ def set_address(root: Path, repository: str | None, ref: str | None) -> tuple[Ad
         raise ValueError(f"ref {ref!r} must be a tag or branch of letters, digits, dots and dashes")
     file = root / "pyproject.toml"
     text = re.sub(r'(?m)^Repository = ".*"$', f'Repository = "{repository}"', file.read_text(encoding="utf-8"))
-    file.write_text(re.sub(r'(?m)^ref = ".*"$', f'ref = "{ref}"', text), encoding="utf-8")
-    return old, Address(repository, ref)
+    text = re.sub(r'(?m)^ref = ".*"$', f'ref = "{ref}"', text)
+    version = old.version
+    if named := VERSION.fullmatch(ref):
+        version = named[1]
+        text = re.sub(r'(?m)^version = ".*"$', f'version = "{version}"', text, count=1)
+        set_version(root, version)
+    file.write_text(text, encoding="utf-8")
+    return old, Address(repository, ref, version)
+
+
+def set_version(root: Path, version: str) -> None:
+    """Write the version into the files that tell it beside pyproject.toml, those of them that there are."""
+    for name, (begin, end) in VERSIONED.items():
+        file = root / name
+        if file.exists():
+            text = file.read_text(encoding="utf-8")
+            line = re.compile(rf"(?m)^{re.escape(begin)}[\d.]+{re.escape(end)}$")
+            file.write_text(line.sub(f"{begin}{version}{end}", text), encoding="utf-8")
 
 
 def stamp_text(text: str, old: Address, new: Address, root: Path) -> str:
@@ -74,6 +94,7 @@ def stamp_notebook(notebook: Any, path: Path, old: Address, new: Address, root: 
         tagged = [cell]
     for cell in tagged:
         cell.source = setup_cell.text(new)
+        cell.metadata["jupyter"] = {"source_hidden": True}  # what you came for stands below it
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = stamp_text(cell.source, old, new, root)
@@ -96,7 +117,7 @@ def stamp(root: Path = ROOT, repository: str | None = None, ref: str | None = No
         stamp_notebook(notebook, path, old, new, root)
         write_notebook(notebook, path)
         changed += [path] if path.read_text(encoding="utf-8") != before else []
-    for path in root.glob("*.md"):
+    for path in [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("*.cff")]:
         before = path.read_text(encoding="utf-8")
         path.write_text(after := stamp_text(before, old, new, root), encoding="utf-8")
         changed += [path] if after != before else []

@@ -34,6 +34,9 @@ class FileDataset(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.meta_file)
 
+    def __repr__(self) -> str:
+        return f"<FileDataset of {self.meta_file!r}>"
+
     def __getitem__(self, index: int) -> Any:
         return self.__getitems__((index,))[0]
 

@@ -296,6 +296,12 @@ class MetaServer:
     def __len__(self) -> int:
         return len(self._listener.rows)
 
+    def __repr__(self) -> str:
+        state = "not started" if self._thread is None else "serving"
+        if self._listener.closing:
+            state = "closed"
+        return f"<MetaServer at {self.url}: {len(self):,} rows, {state}>"
+
     def start(self) -> MetaServer:
         """Serve from a thread, until `close`; return self."""
         if self._listener.closing:

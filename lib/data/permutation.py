@@ -45,6 +45,11 @@ class Permutation:
     rounds: 1..64; 4 leave a pattern at distance 2^(bits / 2), 8 leave none that our tests find. Up to n = 1024 the
     order is an exact draw from a table, and rounds are not used. These four decide the order, on every machine.
     Raises ValueError or TypeError for any other value.
+
+    Example:
+        order = Permutation(400_000_000, seed=0, epoch=7)  # nothing is stored
+        row = order[123]
+        order.inverse(row)  # 123
     """
 
     n: int

@@ -94,6 +94,9 @@ class SequentialSampler(Sampler[int]):
     def __len__(self) -> int:
         return len(self.dataset)
 
+    def __repr__(self) -> str:
+        return f"<SequentialSampler: {len(self):,} indices>"
+
 
 class RandomSampler(Sampler[int]):
     """Yield every index once, in a new random order at each pass.
@@ -125,6 +128,9 @@ class RandomSampler(Sampler[int]):
     def __len__(self) -> int:
         return len(self.dataset)
 
+    def __repr__(self) -> str:
+        return f"<RandomSampler: {len(self):,} indices, seed {self.seed}>"
+
 
 class DistributedSampler(Sampler[int]):
     """Yield one rank's share of an order that all ranks compute alike, without talking to each other.
@@ -148,6 +154,10 @@ class DistributedSampler(Sampler[int]):
     Example:
         sampler = DistributedSampler(range(10), num_replicas=4, rank=1, shuffle=False)
         list(sampler)  # [1, 5, 9]: of 10 padded to 12
+
+        for epoch in range(3):
+            sampler.set_epoch(epoch)  # on every rank, or all epochs are alike
+            for batch in DataLoader(dataset, batch_size=32, sampler=sampler): ...
     """
 
     def __init__(
@@ -213,6 +223,16 @@ class DistributedSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return self.num_samples
+
+    def __repr__(self) -> str:
+        ways = f"{self.order} order" if self.shuffle else "no shuffle"
+        uneven = "" if self.pad else ", no padding"
+        dropped = ", drop_last" if self.drop_last else ""
+        resumed = f", {self.consumed:,} used before" if self.consumed else ""
+        return (
+            f"<DistributedSampler rank {self.rank} of {self.num_replicas}: {len(self):,} of {self.size:,} indices, "
+            f"epoch {self.epoch}, seed {self.seed}, {ways}{uneven}{dropped}{resumed}>"
+        )
 
     def __iter__(self) -> Iterator[int]:
         if self._rest_dealt:  # the rest of the interrupted epoch was for one pass only

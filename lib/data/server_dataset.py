@@ -110,6 +110,10 @@ class ServerDataset(Dataset[Any]):
         self._idle: list[_Connection] = []
         self._owner = os.getpid()
 
+    def __repr__(self) -> str:
+        rows = f"{self._served[0]:,} rows" if self._served[0] >= 0 else "not asked yet"
+        return f"<ServerDataset at {self.host}:{self.port}: {rows}>"
+
     def __len__(self) -> int:
         if self._served[0] < 0:
             self._ask("GET /len")

@@ -130,6 +130,11 @@ class GPipe(nn.Module):
         self._skip_layout = inspect_skip_layout(cast(Iterable[nn.Sequential], self.partitions))
         self._runtime = _Runtime()
 
+    def extra_repr(self) -> str:
+        """Return what a printed model says of its pipeline, above its partitions."""
+        places = ", ".join(map(str, self.devices))
+        return f"balance={self.balance}, chunks={self.chunks}, checkpoint={self.checkpoint!r}, on {places}"
+
     def __len__(self) -> int:
         return sum(self.balance)
 

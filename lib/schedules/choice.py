@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from lib.arguments import integer
 from lib.schedules.makers import MAKERS, Maker
@@ -13,6 +14,8 @@ from lib.schedules.table import Schedule
 
 ALMOST = 1 + 1e-9
 """Sums of the same costs in another order are equal up to this factor."""
+SHOWN = 5
+"""How many of those that were passed over a printed choice names."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +23,8 @@ class Choice:
     """Hold the table that was chosen, its predicted seconds, and the most activations that a rank holds (see `choose`).
 
     name: the maker and its parameters, as "eager 1F1B, m = 8, ahead = 2". passed_over: by the names of all others, why
-    not: too slow, too large, not to be made. Printed, it is a line each. `maker.make(m, n, **parameters)` makes the
-    same kind of table in another size.
+    not: those that fit, the fastest first, then what is too large, then what can't be made. Printed, it is itself and
+    the few that came closest. `maker.make(m, n, **parameters)` makes the same kind of table in another size.
     """
 
     name: str
@@ -34,7 +37,9 @@ class Choice:
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.seconds:g} s, holds {self.held:g}"]
-        lines += [f"  {name}: {why}" for name, why in self.passed_over.items()]
+        lines += [f"  {name}: {why}" for name, why in islice(self.passed_over.items(), SHOWN)]
+        if len(self.passed_over) > SHOWN:
+            lines.append(f"  and {len(self.passed_over) - SHOWN} more, in passed_over")
         return "\n".join(lines)
 
 
@@ -75,8 +80,18 @@ def choose(
     limit = ALMOST * min(one.seconds for one in fits)
     fastest = [one for one in fits if one.seconds <= limit]
     best = min(fastest, key=lambda one: one.held)
-    others = {name: one for name, one in found.items() if one is not best}
-    return replace(best, passed_over={name: _why_not(one, best, limit, memory) for name, one in others.items()})
+    others = [(name, one) for name, one in found.items() if one is not best]
+    others.sort(key=lambda named: _merit(named[1], memory))
+    return replace(best, passed_over={name: _why_not(one, best, limit, memory) for name, one in others})
+
+
+def _merit(one: Choice | str, memory: float) -> tuple[int, float, float]:
+    """Return what puts those that were passed over in order: fast ones that fit, large ones, ones that can't be."""
+    if isinstance(one, str):
+        return 2, 0.0, 0.0
+    if one.held > memory * ALMOST:
+        return 1, one.held, 0.0
+    return 0, one.seconds, one.held
 
 
 def _tried(

@@ -75,6 +75,10 @@ class Executor:
         self.live = [0] * ranks
         self.recorder = Recorder()  # one for all runs: it makes a folder
 
+    def __repr__(self) -> str:
+        devices = ", ".join(map(str, self.devices))
+        return f"<Executor of {self.schedule.name!r}: {len(self.stages)} stages on {devices}>"
+
     def _home(self, rank: int) -> torch.device:
         """Return the device of the first parameter of a rank's stages; a CPU, if they have none."""
         for s, stage in enumerate(self.stages):
@@ -154,7 +158,22 @@ def run(
     devices: Sequence[torch.device | str] | None = None,
     reduction: str = "mean",
 ) -> tuple[list[Tensor], Trace]:
-    """Run a schedule once; see Executor and its `run`."""
+    """Run a schedule once on these stages; return what each micro-batch adds to the loss, and what ran when.
+
+    schedule: a table such as one_f_one_b(m, n). stages: a module for each of its stages, in order, called as stage(x).
+    inputs, targets: a whole batch, cut here into m micro-batches, or a list of m. A tuple is one input of several
+    tensors, never a list of micro-batches: write [*x.chunk(m)].
+    loss_fn(output, target): the loss of a micro-batch, one number. devices: one for each rank; by default where the
+    stages' parameters are. reduction: "mean" by rows, or "sum".
+
+    The losses sum up to that of the batch; gradients are added to `.grad`. The trace has a lane for each rank. To run
+    again and again, and for all that may raise, see Executor and its `run`.
+
+    Example:
+        stages = [nn.Linear(8, 8), nn.Linear(8, 2)]
+        losses, trace = run(one_f_one_b(4, 2), stages, torch.randn(12, 8), torch.randn(12, 2), nn.functional.mse_loss)
+        print(sum(losses).item(), trace.bubble)
+    """
     return Executor(schedule, stages, devices=devices).run(inputs, targets, loss_fn, reduction=reduction)
 
 

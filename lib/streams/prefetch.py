@@ -38,6 +38,10 @@ class DevicePrefetcher(Generic[T]):
 
     Raises ValueError for a depth below 1 or a device without streams, RuntimeError for a device that is not there,
     TypeError for what is no iterable.
+
+    Example:
+        loader = DataLoader(dataset, batch_size=256, pin_memory=True)
+        for images, labels in DevicePrefetcher(loader, device="cuda"): ...
     """
 
     def __init__(self, loader: Iterable[T], device: str | int | torch.device | GPU, depth: int = 2) -> None:
@@ -50,6 +54,10 @@ class DevicePrefetcher(Generic[T]):
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        ahead = "nothing ahead, on a CPU" if self._gpu is None else f"depth {self.depth}"
+        return f"<DevicePrefetcher of a {type(self.loader).__name__}: {ahead}>"
 
     def __iter__(self) -> Iterator[T]:
         if self._gpu is None:

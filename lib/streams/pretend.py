@@ -73,6 +73,10 @@ class PretendGPU:
         self._labels: list[str] = []
         self._open: int | None = None  # the number of the launch that a span is making
 
+    def __repr__(self) -> str:
+        forgets = f", forgets {', '.join(sorted(self.forgets))}" if self.forgets else ""
+        return f"<PretendGPU: {len(self.operations)} operations in {len(self.streams)} streams{forgets}>"
+
     # ---- streams
 
     def new_stream(self, name: str = "side", index: int | None = None) -> PretendStream:

@@ -109,7 +109,9 @@ class PretendTensor(Tensor):
             self.block.users.add(stream.name)
 
     def to(self, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
-        """Return it on another device, or of another dtype."""
+        """Return it on another device, or of another dtype. Raises TypeError for the PretendGPU in a device's place."""
+        if args and args[0] is self.gpu:
+            raise TypeError("a PretendGPU is no torch.device: write x.to(gpu.device)")
         if args and isinstance(args[0], PretendTensor):
             args = (args[0].device, args[0].dtype, *args[1:])
         device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)

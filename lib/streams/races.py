@@ -155,6 +155,12 @@ def find_races(operations: Sequence[Operation]) -> list[Race]:
 
     Raises TypeError for what is no list of Operations: an iterator that is used up would pass for a program without
     a race.
+
+    Example:
+        gpu = PretendGPU(forgets=["wait_event"])
+        for batch in DevicePrefetcher([gpu.host(torch.ones(4))], gpu):
+            batch.sum()
+        print(*find_races(gpu.operations))  # a sentence for each
     """
     _check_operations(operations)
     known = happens_before(operations)

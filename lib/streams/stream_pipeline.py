@@ -67,6 +67,10 @@ class StreamPipeline:
         self._in: Any = None if self._gpu is None else self._gpu.new_stream("copy in")
         self._out: Any = None if self._gpu is None else self._gpu.new_stream("copy out")
 
+    def __repr__(self) -> str:
+        streams = "one after the other, on a CPU" if self._gpu is None else "three streams"
+        return f"<StreamPipeline: {self.chunks} chunks, depth {self.depth}, {streams}>"
+
     @torch.no_grad()
     def __call__(self, input: TensorOrTensors) -> TensorOrTensors:
         """Return stage(input), on the host."""

@@ -56,6 +56,9 @@ class Recorder:
         self._folder.mkdir(exist_ok=True)
         weakref.finalize(self, _clean_up, self._folder, self._owner, self._files)
 
+    def __repr__(self) -> str:
+        return f"<Recorder: {len(self._spans)} spans of this process so far, those of others in {str(self._folder)!r}>"
+
     def __reduce__(self) -> tuple[type[Recorder], tuple[str]]:
         return Recorder, (str(self._folder),)
 

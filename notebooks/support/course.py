@@ -1,7 +1,8 @@
 """The one map of the course: its notebooks in their order, the track of each, and what each goes on from.
 
 README's table, the site's first page, the picture in notebook 00, each notebook's links to its neighbours and the tests
-read it. A new notebook is one entry here, beside its own files; `make stamp` and `make readme` write what follows.
+read it. A reader's hours stand here alone. A new notebook is one entry here, beside its own files; `make stamp` and
+`make readme` write what follows.
 """
 
 from __future__ import annotations
@@ -30,11 +31,16 @@ TOGETHER = Track("Both together", "CUDA streams, schedules without bubbles, and 
 TRACKS = (START, DATA, PIPELINE, TOGETHER)
 
 
+#: Minutes of a reader's time that each notebook takes without its encores, exercises included.
+SITTING = 120
+
+
 @dataclass(frozen=True)
 class Chapter:
     """One notebook: notebooks/STEM.ipynb, its solution of the same name, its room support/nNN.
 
     needs: the numbers of those that it goes on from as a whole, in order. short: its name on a map, two lines at most.
+    encores: minutes of what may be left out, beside the two hours of the way through (SITTING).
     """
 
     stem: str
@@ -42,6 +48,7 @@ class Chapter:
     track: Track
     needs: tuple[int, ...]
     short: str
+    encores: int = 0
 
     @property
     def number(self) -> int:
@@ -66,22 +73,24 @@ class Chapter:
 
 COURSE = (
     Chapter("00_start_here", "Start here", START, (), "start\nhere"),
-    Chapter("01_loading_pipeline", "The loading pipeline", DATA, (0,), "loading\npipeline"),
-    Chapter("02_samplers", "Samplers", DATA, (1,), "samplers"),
-    Chapter("03_distributed_sampler", "DistributedSampler", DATA, (2,), "distributed\nsampler"),
-    Chapter("04_contiguous_shards", "Contiguous shards", DATA, (3,), "contiguous\nshards"),
-    Chapter("05_rank_dataset", "400 million rows on a small machine", DATA, (2, 3, 4), "rank\ndataset"),
-    Chapter("06_data_parallel", "Data parallel", DATA, (0, 3, 4, 5), "data\nparallel"),
-    Chapter("07_micro_batches", "Micro-batches", PIPELINE, (0,), "micro-\nbatches"),
-    Chapter("08_pipeline_clock", "Pipeline clock", PIPELINE, (7,), "pipeline\nclock"),
-    Chapter("09_streams_tasks_workers", "Streams, tasks, workers", PIPELINE, (0, 8), "tasks,\nworkers"),
-    Chapter("10_checkpoint_recompute", "Checkpoint and recompute", PIPELINE, (0, 7, 8), "check-\npointing"),
-    Chapter("11_backward_order", "Backward order", PIPELINE, (8, 9, 10), "backward\norder"),
-    Chapter("12_gpipe", "GPipe", PIPELINE, (7, 8, 9, 10, 11), "GPipe"),
-    Chapter("13_cuda_streams", "CUDA streams", TOGETHER, (1, 7, 9), "CUDA\nstreams"),
-    Chapter("14_schedules", "Schedules", TOGETHER, (8,), "schedules"),
-    Chapter("15_scale_out", "Scale out", TOGETHER, (6, 8, 14), "scale\nout"),
-    Chapter("16_when_it_breaks", "When it breaks", TOGETHER, (3, 4, 5, 6), "when it\nbreaks"),
+    Chapter("01_loading_pipeline", "The loading pipeline", DATA, (0,), "loading\npipeline", 65),
+    Chapter("02_samplers", "Samplers", DATA, (1,), "samplers", 25),
+    Chapter("03_distributed_sampler", "DistributedSampler", DATA, (2,), "distributed\nsampler", 40),
+    Chapter("04_contiguous_shards", "Contiguous shards", DATA, (3,), "contiguous\nshards", 80),
+    Chapter("05_rank_dataset", "400 million rows on a small machine", DATA, (2, 3, 4), "rank\ndataset", 55),
+    Chapter("06_data_parallel", "Data parallel", DATA, (0, 3, 4, 5), "data\nparallel", 35),
+    Chapter("07_micro_batches", "Micro-batches", PIPELINE, (0,), "micro-\nbatches", 60),
+    Chapter("08_pipeline_clock", "Pipeline clock", PIPELINE, (7,), "pipeline\nclock", 50),
+    Chapter("09_streams_tasks_workers", "Streams, tasks, workers", PIPELINE, (0, 8), "tasks,\nworkers", 30),
+    Chapter(
+        "10_checkpoint_recompute", "Checkpoint and recompute", PIPELINE, (0, 7, 8), "check-\npointing", 50
+    ),
+    Chapter("11_backward_order", "Backward order", PIPELINE, (8, 9, 10), "backward\norder", 75),
+    Chapter("12_gpipe", "GPipe", PIPELINE, (7, 8, 9, 10, 11), "GPipe", 75),
+    Chapter("13_cuda_streams", "CUDA streams", TOGETHER, (1, 7, 9), "CUDA\nstreams", 25),
+    Chapter("14_schedules", "Schedules", TOGETHER, (8,), "schedules", 70),
+    Chapter("15_scale_out", "Scale out", TOGETHER, (6, 8, 14), "scale\nout", 40),
+    Chapter("16_when_it_breaks", "When it breaks", TOGETHER, (3, 4, 5, 6), "when it\nbreaks", 5),
 )
 
 

@@ -11,9 +11,10 @@ from typing import Any
 OLDEST_TORCH = (2, 11)
 
 
-def setup() -> None:
+def setup(version: str | None = None) -> None:
     """Style figures, give each an alt text, and print what this machine is.
 
+    version: of the project that the notebook was written for; where the one around it has another, that is said.
     Works in JupyterLab, Colab and VS Code; in a plain Python session it only prints. It changes matplotlib's
     settings (the house style for your own plots too) and nothing else: no seed, no thread count, no CUDA.
     Raises ImportError, with the way out, if torch is missing or too old.
@@ -27,6 +28,21 @@ def setup() -> None:
     matplotlib.rcParams.update(STYLE)
     _register_figures()
     print(machine_card())
+    if version is not None:
+        print(other_version(version), end="")
+
+
+def other_version(notebook: str) -> str:
+    """Return what to say to a notebook of this version: nothing where it is lib's own."""
+    import lib
+
+    if notebook == lib.__version__:
+        return ""
+    return (
+        f"This notebook was written for version {notebook}, and the project around it has version {lib.__version__}: "
+        "a cell may fail, or say what is no longer so.\nTake both from one version. "
+        "A copy of your own: move it away, then `make copy` makes a new one.\n"
+    )
 
 
 def require_torch() -> None:

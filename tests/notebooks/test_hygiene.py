@@ -35,6 +35,8 @@ def markdown(source: str) -> dict:
 
 def code(source: str, *outputs: dict, tags: tuple[str, ...] = ()) -> dict:
     metadata = {"tags": list(tags)} if tags else {}
+    if "setup" in tags:
+        metadata["jupyter"] = {"source_hidden": True}
     return {"cell_type": "code", "metadata": metadata, "source": source, "outputs": copy.deepcopy(list(outputs))}
 
 

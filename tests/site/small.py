@@ -19,7 +19,9 @@ from tools.site.build import Site, build, stored
 from tools.site.guesses import exported
 from tools.site.run import Executed
 
-PYPROJECT = '[project.urls]\nRepository = "https://github.com/some/where"\n[tool.idt]\nref = "v1"\n'
+PYPROJECT = (
+    '[project]\nversion = "1"\n[project.urls]\nRepository = "https://github.com/some/where"\n[tool.idt]\nref = "v1"\n'
+)
 TITLE = """# {number:02d} · {name}
 
 What is the *question*?

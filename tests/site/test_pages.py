@@ -178,7 +178,7 @@ def test_every_notebook_makes_a_page_whose_links_pictures_and_anchors_are_there(
     made = build(tmp_path / "site", [*ROOT.glob("notebooks/*.ipynb")], stored)
     check_files(made.folder, report)
     assert report.faults == []
-    assert report.counts["pages"] == len(COURSE) + 2
+    assert report.counts["pages"] == len(COURSE) + 4
     assert all(page.exercises for page in made.pages[:-1])
 
 

@@ -1,10 +1,13 @@
 """The map of the course: every notebook has one entry, in order, and what is said of numbers and neighbours follows."""
 
+import re
+
 import pytest
 
 from support import course
 from support.course import COURSE, DATA, PIPELINE, START, TOGETHER, Chapter
 from tests.rooms import ROOMS
+from tools.hygiene import StoredNotebook
 from tools.project import ROOT, chapters
 
 
@@ -42,6 +45,31 @@ def test_neighbours_are_those_of_the_order_and_an_unknown_notebook_is_named():
     assert course.neighbours(last.stem) == (COURSE[-2], None)
     with pytest.raises(ValueError, match="the map has no 77_gone: give it an entry"):
         course.neighbours("77_gone")
+
+
+MINUTES = {"half an hour": 30, "another hour": 60, "ten": 10, "fifteen": 15, "twenty": 20, "forty": 40}
+
+
+def minutes(text):
+    """Add up the minutes that a text names."""
+    words = "|".join(MINUTES)
+    found = re.findall(rf"\b(\d+)(?= minutes|,? and \d+|, \d+)|\b(\d+) (?=minutes)|\b({words})\b", text)
+    return sum(int(one or two or MINUTES[word]) for one, two, word in found)
+
+
+@pytest.mark.parametrize("chapter", COURSE, ids=lambda chapter: chapter.stem)
+def test_the_map_has_the_minutes_of_the_encores_that_the_notebook_has(chapter):
+    page = StoredNotebook.read(ROOT / "notebooks" / f"{chapter.stem}.ipynb")
+    lines = [line for _, _, text in page.cells("markdown") for line in text.splitlines() if "ncore" in line]
+    headings = sum(int(number) for line in lines if line[0] == "#" for number in re.findall(r"(\d+) minutes", line))
+    opening = [
+        sentence
+        for _, _, text in list(page.cells("markdown"))[:2]
+        for sentence in re.split(r"(?<=\.) ", text)
+        if "encore" in sentence.lower() and not sentence.startswith("|")
+    ]
+    told = [headings, *(minutes(sentence) for sentence in opening)]
+    assert chapter.encores in told, f"the map has {chapter.encores} minutes, the notebook says one of {told}"
 
 
 @pytest.mark.parametrize(

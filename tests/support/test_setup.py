@@ -1,9 +1,12 @@
 """setup() refuses a torch that the course does not run with, and says what to do."""
 
+import re
+
 import pytest
 import torch
 from packaging.version import Version
 
+import lib
 from support import setup
 from tests.tools.pinned import requirements
 
@@ -28,6 +31,18 @@ def test_an_older_torch_is_named_with_the_way_out_before_anything_is_changed(mon
     with pytest.raises(ImportError) as raised:
         setup.setup()
     assert str(raised.value) == f"This course needs torch 2.11 or newer, and here is {version}. {WAY_OUT}"
+
+
+def test_a_notebook_of_another_version_than_the_project_around_it_is_told_and_no_other(capsys):
+    setup.setup(lib.__version__)
+    silent = capsys.readouterr().out
+    setup.setup("0.0.1")
+    said = capsys.readouterr().out.removeprefix(silent)
+    both = rf"for version 0\.0\.1, and the project around it has version {re.escape(lib.__version__)}:"
+    assert re.search(both, said)
+    assert "make copy" in said
+    setup.setup()
+    assert capsys.readouterr().out == silent
 
 
 def test_without_torch_the_way_out_is_said(monkeypatch):

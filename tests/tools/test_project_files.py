@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+import lib
 from tests.tools.pinned import FILES, differing, installed, pins, requirements, with_the_pins
 from tools.project import ROOT
 
@@ -103,6 +104,17 @@ def test_condas_environment_which_mybinder_builds_is_python_requirements_txt_and
     assert SpecifierSet(PROJECT["project"]["requires-python"]).contains(f"{version}.0")
 
 
+def test_the_version_is_one_in_project_package_citation_and_tag_and_the_changelog_says_what_is_new_in_it() -> None:
+    version = PROJECT["project"]["version"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert lib.__version__ == version == citation["version"]
+    if re.fullmatch(r"v\d.*", ref := PROJECT["tool"]["idt"]["ref"]):  # pages.yml stamps a branch
+        assert ref == f"v{version}"
+    assert citation["repository-code"] == PROJECT["project"]["urls"]["Repository"]
+    first = re.findall(r"(?m)^## (.+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))[0]
+    assert first.startswith(f"{version}, ")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a script for sh")
 @pytest.mark.parametrize("version", ["3.10.14", "3.11.0", "3.12.1", "3.13.0", "3.14.0", "2.7.18"])
 def test_find_python_takes_what_requires_python_allows(tmp_path: Path, version: str) -> None:
@@ -127,7 +139,7 @@ def test_find_python_takes_what_requires_python_allows(tmp_path: Path, version: 
 @pytest.mark.skipif(os.name == "nt" or shutil.which("make") is None, reason="no make on this machine")
 def test_make_help_explains_every_target() -> None:
     shown = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for target in ["help", "lab", "test", "prove", "run", "save", "site", "bench", "lint", "stamp", "readme"]:
+    for target in ["help", "lab", "copy", "test", "prove", "run", "save", "site", "bench", "lint", "stamp", "readme"]:
         assert re.search(rf"(?m)^  {target} +\w.{{8}}", shown), f"make help does not explain {target}"
 
 

@@ -1,4 +1,4 @@
-"""README shows what exists: its table is that of the notebooks, its picture is described by the data it draws."""
+"""README shows what exists, in both languages: its table is that of the notebooks, its picture told by its data."""
 
 import re
 
@@ -12,8 +12,15 @@ from tools.project import ROOT, chapters
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_table_is_that_of_make_readme_with_a_row_for_every_notebook_and_needs_its_marks():
-    assert readme.with_table(TEXT, readme.notebook_table()) == TEXT, "run `make readme`"
+@pytest.mark.parametrize("name", readme.FILES)
+def test_table_and_description_are_those_of_make_readme(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    words = readme.FILES[name]
+    assert readme.with_table(text, readme.notebook_table(words=words)) == text, "run `make readme`"
+    assert f"![{readme.description(words)}](docs/explorer.gif)" in text, "run `make readme`"
+
+
+def test_the_table_has_a_row_for_every_notebook_and_needs_its_marks():
     assert re.findall(r"(?m)^\| \[[^]]*\]\(notebooks/([^/)]+)\)", readme.notebook_table()) == [
         path.name for path in chapters()
     ]
@@ -21,8 +28,13 @@ def test_the_table_is_that_of_make_readme_with_a_row_for_every_notebook_and_need
         readme.with_table("# Title", "| a |")
 
 
-def test_the_picture_moves_is_light_and_its_words_say_what_it_shows():
-    assert f"![{readme.description()}](docs/explorer.gif)" in TEXT, "run `make readme`"
+def test_a_stranger_reads_a_thousand_words_before_the_table_is_through():
+    plain = re.sub(r"```.*?```|<!--.*?-->|!\[[^\]]*\]|\]\([^)]*\)", "", TEXT, flags=re.DOTALL)
+    table = [line for line in plain.splitlines() if line.startswith("|")]
+    assert len(plain.split()) - len(" ".join(table).split()) <= 600
+
+
+def test_the_picture_moves_and_is_light():
     assert (ROOT / readme.PICTURE).stat().st_size <= 1_000_000
     with Image.open(ROOT / readme.PICTURE) as stored:
         assert stored.n_frames == len(readme.DRIVEN)

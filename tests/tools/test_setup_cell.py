@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from tools import setup_cell
 from tools.project import ROOT, Address, address
 
-ADDRESS = Address("https://github.com/someone/somewhere", "v9.9")
+ADDRESS = Address("https://github.com/someone/somewhere", "v9.9", "9.9.0")
 
 #: Runs the cell as a notebook's kernel would; on a machine that calls itself Colab, if asked to.
 RUN = """
@@ -71,7 +72,7 @@ def project(folder: Path) -> Path:
     for package in ("lib", "notebooks/support"):
         (folder / package).mkdir(parents=True)
         (folder / package / "__init__.py").touch()
-    (folder / "notebooks" / "support" / "setup.py").write_text("def setup(): print('set up')")
+    (folder / "notebooks" / "support" / "setup.py").write_text("def setup(version): print('set up', version)")
     (folder / "notebooks" / "solutions").mkdir()
     return folder
 
@@ -83,7 +84,7 @@ def packages(root: Path) -> list[str]:
 @pytest.mark.parametrize("place", ["notebooks", "notebooks/solutions"])
 def test_a_notebook_uses_the_project_that_it_lies_in(tmp_path: Path, place: str) -> None:
     root = project(tmp_path / "clone")
-    assert run(root / place) == ["set up", str(root / place), *packages(root)]
+    assert run(root / place) == ["set up 9.9.0", str(root / place), *packages(root)]
 
 
 def test_colab_fetches_the_project_at_its_ref_once_and_goes_to_its_notebooks(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_colab_fetches_the_project_at_its_ref_once_and_goes_to_its_notebooks(tmp
     clone = colab / "inside-distributed-training"
     git = published(project(tmp_path / "remote"), ADDRESS)
     found = run(colab, colab=True, **git)
-    assert found == ["set up", str(clone / "notebooks"), *packages(clone)]
+    assert found == ["set up 9.9.0", str(clone / "notebooks"), *packages(clone)]
     assert run(colab, colab=True, GIT_ALLOW_PROTOCOL="none") == found, "nothing is fetched the second time"
 
 
@@ -128,7 +129,7 @@ def test_a_downloaded_notebook_without_the_project_says_how_to_fetch_it(tmp_path
 
 def test_on_colab_a_tag_that_is_not_there_is_told_by_git_and_how_to_go_on_by_the_cell(tmp_path: Path) -> None:
     (colab := tmp_path / "content").mkdir()
-    git = published(project(tmp_path / "remote"), Address(ADDRESS.repository, "v0.0"))
+    git = published(project(tmp_path / "remote"), replace(ADDRESS, ref="v0.0"))
     error, shown = failure(colab, colab=True, **git)
     assert error == MISSING
     assert "Remote branch v9.9 not found" in shown
@@ -153,8 +154,8 @@ def test_after_the_command_that_the_error_names_the_cell_finds_the_project(tmp_p
     command = MISSING.splitlines()[1].split()
     subprocess.run(command, cwd=colab, env={**os.environ, **git}, check=True, capture_output=True)
     clone = colab / "inside-distributed-training"
-    assert run(colab, colab=True)[:2] == ["set up", str(clone / "notebooks")]
-    assert run(clone / "notebooks")[:2] == ["set up", str(clone / "notebooks")]
+    assert run(colab, colab=True)[:2] == ["set up 9.9.0", str(clone / "notebooks")]
+    assert run(clone / "notebooks")[:2] == ["set up 9.9.0", str(clone / "notebooks")]
 
 
 def test_away_from_the_project_it_says_so_also_where_lib_is_installed(tmp_path: Path) -> None:

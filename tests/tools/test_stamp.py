@@ -45,6 +45,8 @@ def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell_and_the_re
     assert (address(root).repository, address(root).ref) == (NEW, "v9.9")
     setup = "".join(page(root).raw["cells"][1]["source"])
     assert f'ref = "v9.9"\nrepository = "{NEW}"\n' in setup
+    folded = [cell["metadata"].get("jupyter") for cell in page(root).raw["cells"] if cell["cell_type"] == "code"]
+    assert folded == [{"source_hidden": True}, None]
     stamp.stamp(root, NEW, "v9.9")
     badge = "https://colab.research.google.com/github/someone/somewhere/blob/v9.9/notebooks/00_x.ipynb"
     binder = BINDER.replace("old/old/main", "someone/somewhere/v9.9")
@@ -84,6 +86,28 @@ def test_stamping_twice_changes_nothing_and_outputs_stay_valid_or_stale_as_they_
     path.write_text(path.read_text().replace("x = 1", "x = 2"))
     stamp.stamp(root, NEW)
     assert hygiene.is_saved_from_these_sources(page(root)) != []
+
+
+def test_a_ref_that_is_a_version_becomes_that_of_project_package_citation_and_set_up_cell(root: Path) -> None:
+    (root / "lib").mkdir()
+    shutil.copy(ROOT / "lib" / "__init__.py", root / "lib")
+    shutil.copy(ROOT / "CITATION.cff", root)
+    stamp.stamp(root, None, "v12.3.4")
+    assert address(root).version == "12.3.4"
+    assert '\n__version__ = "12.3.4"\n' in (root / "lib" / "__init__.py").read_text(encoding="utf-8")
+    assert "\nversion: 12.3.4\n" in (root / "CITATION.cff").read_text(encoding="utf-8")
+    assert page(root).raw["cells"][1]["source"][-1] == 'setup("12.3.4")'
+    stamp.stamp(root, None, "some-branch")
+    assert (address(root).ref, address(root).version) == ("some-branch", "12.3.4")
+    assert stamp.stamp(root) == []
+
+
+def test_a_notebook_with_an_open_set_up_cell_is_told_to_be_stamped(root: Path) -> None:
+    stamp.stamp(root)
+    assert hygiene.begins_with_the_setup_cell(page(root)) == []
+    path = root / "notebooks" / "01_copied.ipynb"
+    path.write_text(path.read_text().replace('"source_hidden": true', '"source_hidden": false'))
+    assert hygiene.begins_with_the_setup_cell(page(root)) == ["the set-up cell is not folded: make stamp"]
 
 
 @pytest.mark.parametrize("repository", ["owner", "http://github.com/a/b", "https://github.com/a", "a/b/c", 'a/b"'])

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.site import frame, index, search
-from tools.site.links import Links
+from tools.site import chinese, frame, index, search
+from tools.site.links import GLOSSARY_IN_CHINESE, Links
 from tools.site.page import Page, Pictures, Writer
 from tools.site.run import Executed
 
@@ -62,6 +62,8 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
                 print(f"    the text names a setting that would have been left out: {kept}")
     words = index.glossary(links)
     write_pages(new, pages, words, links)
+    if (links.root / GLOSSARY_IN_CHINESE).exists():
+        write_in_chinese(new, pages, links)
     if settings > MOST_SETTINGS:
         raise ValueError(f"{settings} settings are drawn, {MOST_SETTINGS} may be: fewer stops, or fewer named in texts")
     shutil.rmtree(out, ignore_errors=True)
@@ -93,7 +95,28 @@ def write_pages(folder: Path, pages: Sequence[Page], words: Page, links: Links) 
         ("index.html", frame.NAME, index.index(pages, links)),
         (words.name, words.title, f"<article>\n{words.body}\n</article>"),
     ):
+        elsewhere = name.replace(".html", ".zh.html") if (links.root / GLOSSARY_IN_CHINESE).exists() else ""
         (folder / name).write_text(
-            frame.document(title, body, scripts=["site.js"], repository=repository), encoding="utf-8"
+            frame.document(title, body, scripts=["site.js"], repository=repository, elsewhere=elsewhere),
+            encoding="utf-8",
         )
     (folder / "static" / "sections.js").write_text(search.script([*pages, words]), encoding="utf-8")
+
+
+def write_in_chinese(folder: Path, pages: Sequence[Page], links: Links) -> None:
+    """Write the first page and the glossary in Chinese; all other pages are English."""
+    drawn = index.picture(index.entries(pages, links), chinese.MAP)
+    words = chinese.glossary_in_chinese(links)
+    for name, title, body in (
+        (chinese.CHINESE.home, chinese.CHINESE.name, chinese.index_in_chinese(pages, drawn)),
+        (words.name, words.title, f"<article>\n{words.body}\n</article>"),
+    ):
+        whole = frame.document(
+            title,
+            body,
+            scripts=["site.js"],
+            repository=links.project.repository,
+            said=chinese.CHINESE,
+            elsewhere=name.replace(".zh.html", ".html"),
+        )
+        (folder / name).write_text(whole, encoding="utf-8")

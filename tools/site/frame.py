@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from tools.site.chinese import CHINESE, ENGLISH, Said
 from tools.site.page import Page
 
-NAME = "Inside distributed training"
+NAME = ENGLISH.name
 SCRIPTS = ("site.js", "atlas.js", "guess.js")
 ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E%3Cpath fill='%230072b2' "
@@ -16,15 +17,24 @@ ICON = (
 
 
 def document(
-    title: str, main: str, *, contents: str = "", number: str = "", scripts: Sequence[str] = SCRIPTS, repository: str
+    title: str,
+    main: str,
+    *,
+    contents: str = "",
+    number: str = "",
+    scripts: Sequence[str] = SCRIPTS,
+    repository: str,
+    said: Said = ENGLISH,
+    elsewhere: str = "",
 ) -> str:
-    """Return a whole HTML file."""
-    full = title if title == NAME else f"{title} · {NAME}"
+    """Return a whole HTML file. elsewhere: the page that says the same in the other language."""
+    full = title if title == said.name else f"{title} · {said.name}"
+    other = _language(said, elsewhere) if elsewhere else ""
     loaded = "\n".join(
         f'<script src="static/{name}"{"" if name == "site.js" else " defer"}></script>' for name in scripts
     )
     return f"""<!doctype html>
-<html lang="en">
+<html lang="{said.lang}">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -35,16 +45,16 @@ def document(
 {loaded}
 </head>
 <body{f' data-number="{number}"' if number else ""} >
-<a class="skip" href="#content">Skip to the text</a>
+<a class="skip" href="#content">{said.skip}</a>
 <header class="top">
-<a class="home" href="index.html">{NAME}</a>
-<form class="search" role="search" action="index.html">
-<label for="search" class="unseen">Search the course</label>
-<input id="search" type="search" placeholder="Search ( / )" autocomplete="off" aria-controls="found" disabled>
+<a class="home" href="{said.home}">{said.name}</a>
+<form class="search" role="search" action="{said.home}">
+<label for="search" class="unseen">{said.search}</label>
+<input id="search" type="search" placeholder="{said.placeholder}" autocomplete="off" aria-controls="found" disabled>
 <div id="found" hidden></div>
 <p id="found-count" class="unseen" role="status"></p>
 </form>
-<button id="theme" type="button" hidden>Dark</button>
+{other}<button id="theme" type="button" hidden>{said.dark}</button>
 </header>
 <div class="{"frame" if contents else "plain"}">
 {contents}
@@ -53,12 +63,18 @@ def document(
 </main>
 </div>
 <footer class="foot">
-<p><a href="index.html">All notebooks</a> · <a href="glossary.html">Glossary</a> ·
-<a href="{repository}">Repository</a></p>
+<p><a href="{said.home}">{said.notebooks}</a> · <a href="{said.glossary}">{said.words}</a> ·
+<a href="{repository}">{said.repository}</a></p>
 </footer>
 </body>
 </html>
 """
+
+
+def _language(said: Said, page: str) -> str:
+    """Return the link to the same page in the other language, named in that language."""
+    lang, name = (ENGLISH.lang, "English") if said is CHINESE else (CHINESE.lang, "中文")
+    return f'<a class="language" href="{page}" lang="{lang}" hreflang="{lang}">{name}</a>\n'
 
 
 def contents(page: Page) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import course, recordings
+from support import course
+from tools.site.chinese import linked
 from tools.site.frame import NAME
 from tools.site.links import GLOSSARY, Links
 from tools.site.page import Page, Section
@@ -21,6 +22,7 @@ COLUMN = 88
 ROW = 120
 RADIUS = 22
 EDGE = 64
+MAP = ("Map of the course", "data", "pipeline")
 SIDE = 40
 
 
@@ -32,7 +34,7 @@ class Entry:
     chapter: course.Chapter
     will: str
     needs: str
-    seconds: float | None
+    cpu: str
 
     @property
     def number(self) -> int:
@@ -41,8 +43,7 @@ class Entry:
 
 
 def entries(pages: Sequence[Page], links: Links) -> list[Entry]:
-    """Return what the map, the title tables and the recorded seconds say. Raises ValueError for a page off the map."""
-    seconds = recordings.load("seconds")["seconds"]
+    """Return what the map and the title tables say. Raises ValueError for a page off the map."""
     found = []
     for page in pages:
         path = links.root / "notebooks" / f"{page.stem}.ipynb"
@@ -50,7 +51,8 @@ def entries(pages: Sequence[Page], links: Links) -> list[Entry]:
         markdown = Markdown(links.seen_from("notebooks"))
         will = markdown.inline(columns["You will"])
         needs = markdown.inline(columns["Needs"])
-        found.append(Entry(page, course.chapter_of(page.stem), will, needs, seconds.get(path.name)))
+        cpu = markdown.inline(columns.get("CPU time", ""))
+        found.append(Entry(page, course.chapter_of(page.stem), will, needs, cpu))
     return found
 
 
@@ -59,16 +61,29 @@ def glance(path: Path, links: Links) -> str:
     _, columns = title_table(path)
     markdown = Markdown(links.seen_from("notebooks"))
     rows = [(name, value) for name, value in columns.items() if not name.startswith("Previous")]
+    rows.insert(1, ("Your time", hours(course.chapter_of(path.stem))))
     listed = "".join(f"<div><dt>{name}</dt><dd>{markdown.inline(value)}</dd></div>" for name, value in rows)
     return f"""<dl class="glance">{listed}</dl>
 <p class="ways"><a href="{html.escape(links.colab(path.stem))}">Open in Colab</a>
 <a href="notebooks/{path.name}" download>Download the notebook</a></p>
+<p class="quiet">A downloaded notebook needs the project around it: <code>git clone --depth 1 --branch
+{html.escape(links.project.ref)} {html.escape(links.project.repository)}</code>, and then <code>make lab</code>.</p>
 <p class="quiet">This page shows one run of the notebook. Figures with controls and predictions work here;
 exercises are written in the notebook, where a check answers you.</p>"""
 
 
-def picture(listed: Sequence[Entry]) -> str:
-    """Return the map as SVG: each notebook a link, lines from those that it builds on."""
+def hours(chapter: course.Chapter) -> str:
+    """Say how much of a reader's time a notebook takes."""
+    encores = f", encores {chapter.encores} minutes" if chapter.encores else ""
+    return f"{course.SITTING // 60} hours{encores}"
+
+
+def picture(listed: Sequence[Entry], names: tuple[str, str, str] = MAP) -> str:
+    """Return the map as SVG: each notebook a link, lines from those that it builds on.
+
+    names: what the map and its two tracks are called.
+    """
+    called, data, pipeline = names
     columns = course.columns()
     places = {entry.number: _middle(columns[entry.number], LINES[entry.chapter.track]) for entry in listed}
     lines: list[str] = []
@@ -90,10 +105,10 @@ def picture(listed: Sequence[Entry]) -> str:
         )
     width = max(columns.values()) * COLUMN + 2 * SIDE
     height = ROW + 2 * EDGE
-    names = _track_name(course.DATA, 18, "data") + _track_name(course.PIPELINE, height - 8, "pipeline")
-    return f"""<nav class="map scroll" aria-label="Map of the course">
+    written = _track_name(course.DATA, 18, data) + _track_name(course.PIPELINE, height - 8, pipeline)
+    return f"""<nav class="map scroll" aria-label="{called}">
 <svg viewBox="0 0 {width} {height}" width="{width}" height="{height}">
-<g class="lines" aria-hidden="true">{"".join(lines)}</g>{names}
+<g class="lines" aria-hidden="true">{"".join(lines)}</g>{written}
 {"".join(nodes)}
 </svg></nav>"""
 
@@ -123,14 +138,15 @@ def _line(before: tuple[float, float], after: tuple[float, float]) -> str:
 
 def card(entry: Entry) -> str:
     """Return what the index shows of one notebook."""
-    seconds = "" if entry.seconds is None else f"<span>runs in {entry.seconds:.0f} s on a CPU</span>"
+    time = f"<span>{hours(entry.chapter)}</span>"
+    runs = f"<span>CPU time {entry.cpu}</span>" if entry.cpu else ""
     page = entry.page
     counts = [(page.predictions, "prediction"), (page.exercises, "exercise")]
     counted = ", ".join(_count(number, word) for number, word in counts if number)
     needs = f"<span>needs {entry.needs}</span>"
     return f"""<li><h3><a href="{page.name}">{html.escape(page.title)}</a></h3>
 <p>You {entry.will}.</p>
-<p class="quiet facts">{seconds}{needs}</p>
+<p class="quiet facts">{time}{runs}{needs}</p>
 <p class="progress" data-of="{entry.number:02d}" data-predictions="{page.predictions}" data-exercises="{page.exercises}"
 >{counted}</p></li>"""
 
@@ -176,19 +192,12 @@ def glossary(links: Links) -> Page:
     stems = {stem[:2]: stem for stem in links.stems}
     for term, meaning, chinese in (map(str.strip, row) for row in rows[2:]):
         words = re.sub(r"[*`]", "", term)
-        said_of_it = re.sub(r"\((?:\d\d(?:, )?)+\)", lambda place: _numbers(place[0], stems), markdown.inline(meaning))
+        said_of_it = re.sub(r"\((?:\d\d(?:, )?)+\)", lambda place: linked(place[0], stems), markdown.inline(meaning))
         terms.append(
-            f'<dt id="{slug(words)}">{markdown.inline(term)} <span lang="zh">{markdown.inline(chinese)}</span></dt>'
+            f'<dt id="{slug(words)}">{markdown.inline(term)} <span lang="zh-CN">{markdown.inline(chinese)}</span></dt>'
             f"<dd>{said_of_it}</dd>"
         )
         sections.append(Section(3, slug(words), words, re.sub(r"<[^>]*>|[*`]", "", f"{meaning} {chinese}")))
     body = "".join(part.html for part in parts) + f'<dl class="terms">{"".join(terms)}</dl>'
     body += "".join(part.html for part in markdown.parts(after.strip())) if after.strip() else ""
     return Page("glossary", "Glossary", body, sections)
-
-
-def _numbers(text: str, stems: dict[str, str]) -> str:
-    def link(found: re.Match[str]) -> str:
-        return f'<a href="{stems[found[0]]}.html">{found[0]}</a>' if found[0] in stems else found[0]
-
-    return re.sub(r"\d\d", link, text)

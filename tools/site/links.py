@@ -12,6 +12,7 @@ from tools.project import ROOT, Address, address
 from tools.site.text import slug
 
 GLOSSARY = "notebooks/glossary.md"
+GLOSSARY_IN_CHINESE = "notebooks/glossary.zh.md"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Links:
                 return f"{path.stem}.html{hook}"
             if place.as_posix() == GLOSSARY:
                 return f"glossary.html{hook}"
+            if place.as_posix() == GLOSSARY_IN_CHINESE:
+                return f"glossary.zh.html{hook}"
             return self.file(place)
 
         return link

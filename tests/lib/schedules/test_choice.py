@@ -85,17 +85,20 @@ def test_no_further_ahead_is_tried_once_one_is_as_fast_as_any_could_be_or_does_n
     for message, memory, most in [(0, 100, 2), (0.5, 100, 2), (4, 100, 4), (4, 5, 3), (10, 100, 7)]:
         chosen = choose({8: equal(3)}, 3, communicate=message, memory=memory)
         names = [name for name in [chosen.name, *chosen.passed_over] if name.startswith("eager")]
+        names.sort(key=lambda name: int(name.rpartition(" ")[2]))
         assert names == [f"eager 1F1B, m = 8, ahead = {ahead}" for ahead in range(2, most + 1)], (message, memory)
 
 
 def test_every_other_is_passed_over_for_a_reason_and_of_several_numbers_of_micro_batches_the_best_taken():
     chosen = choose({5: equal(3, 0)}, 3, communicate=0.5, memory=4)
-    assert str(chosen).splitlines() == ["1F1B, m = 5: 25 s, holds 3", "  model parallel, m = 5: slower by 30 s",
+    assert str(chosen).splitlines()[0] == "1F1B, m = 5: 25 s, holds 3"
+    assert [f"  {name}: {why}" for name, why in chosen.passed_over.items()] == [
+        "  zero bubble (ZB-H1), m = 5: as fast, and holds 3",
+        "  model parallel, m = 5: slower by 30 s",
         "  GPipe, m = 5: needs 5 live activations, and 4 fit",
         "  eager 1F1B, m = 5, ahead = 2: needs 5 live activations, and 4 fit",
         "  interleaved 1F1B, m = 5, v = 2: its 6 stages do not divide 3 units",
         "  looped BFS, m = 5, v = 2: its 6 stages do not divide 3 units",
-        "  zero bubble (ZB-H1), m = 5: as fast, and holds 3",
         "  interleaved zero bubble, m = 5, v = 2: its 6 stages do not divide 3 units",
         "  ZB-V, m = 5: its 6 stages do not divide 3 units",
         "  DualPipeV, m = 5: dualpipe_v needs as many micro-batches as stages, with 3 partitions at least 6, not 5",
@@ -107,6 +110,18 @@ def test_every_other_is_passed_over_for_a_reason_and_of_several_numbers_of_micro
     assert ", m = 4" in choose(small, 2).name, "or a small one is slow"
     held = {name: why for name, why in choose(costs, 2, memory=2).passed_over.items() if name.startswith("1F1B")}
     assert held["1F1B, m = 4"] == "needs 4 live activations, and 2 fit"
+
+
+def test_a_printed_choice_names_the_few_that_came_closest_and_how_many_others_there_were():
+    chosen = choose({m: Costs([8 / m] * 8, [16 / m] * 8) for m in (4, 8, 16)}, 4, memory=6)
+    first, *closest, rest = str(chosen).splitlines()
+    assert first == f"{chosen.name}: {chosen.seconds:g} s, holds {chosen.held:g}"
+    assert len(closest) == 5
+    assert rest == f"  and {len(chosen.passed_over) - 5} more, in passed_over"
+    slower = [why.split()[2] for why in chosen.passed_over.values() if why.startswith("slower")]
+    assert [*map(float, slower)] == sorted(map(float, slower))
+    kinds = ["slower by" in why or "as fast" in why for why in chosen.passed_over.values()]
+    assert kinds == sorted(kinds, reverse=True), "what does not fit, or can't be made, comes behind what fits"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_choose_tries_it_with_every_v():
     costs = {4: Costs([1.0] * 12, [2.0] * 12)}
     chosen = choose(costs, 2)
     tried = [name for name in (chosen.name, *chosen.passed_over) if name.startswith(TOY.name)]
-    assert tried == [f"there and back, m = 4, v = {v}" for v in range(2, 7)]
+    assert sorted(tried) == [f"there and back, m = 4, v = {v}" for v in range(2, 7)]
     assert chosen.passed_over["there and back, m = 4, v = 5"] == "its 10 stages do not divide 12 units"
 
 

@@ -382,3 +382,11 @@ def test_a_stream_is_in_use_within_a_with_each_on_its_own_device_and_what_was_in
         raise KeyError("of the body")
     assert [gpu.current_stream(index) for index in range(2)] == outside
     assert gpu.current_device == 0
+
+
+def test_the_gpu_in_a_devices_place_is_told_what_to_write():
+    gpu = PretendGPU()
+    x = gpu.host(torch.ones(2))
+    with pytest.raises(TypeError, match=r"write x\.to\(gpu\.device\)"):
+        x.to(gpu)
+    assert x.to(gpu.device).is_cuda

@@ -22,9 +22,12 @@ window.course = (() => {
     sections(rows) { course.found = rows.map((row) => [...row, `${row[3]} ${row[4]}`.toLowerCase(), row[3].toLowerCase()]); },
   };
 
+  const chinese = { Light: "浅色", Dark: "深色", "Light colours": "浅色配色", "Dark colours": "深色配色", "Nothing found.": "没有找到。", "places found": "处匹配" };
+  const said = (words) => (root.lang.startsWith("zh") && chinese[words]) || words;
+
   function theme() {
     const button = document.getElementById("theme");
-    const name = () => { button.textContent = dark() ? "Light" : "Dark"; button.setAttribute("aria-label", dark() ? "Light colours" : "Dark colours"); };
+    const name = () => { button.textContent = said(dark() ? "Light" : "Dark"); button.setAttribute("aria-label", said(dark() ? "Light colours" : "Dark colours")); };
     button.hidden = false;
     button.addEventListener("click", () => {
       root.dataset.theme = dark() ? "light" : "dark";
@@ -76,8 +79,8 @@ window.course = (() => {
       await load();
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean), rows = find(input.value);
       box.replaceChildren(...rows.slice(0, 20).map((row) => result(row, words)));
-      if (words.length && !rows.length) box.append(Object.assign(document.createElement("p"), { textContent: "Nothing found." }));
-      count.textContent = words.length ? `${rows.length} places found` : "";
+      if (words.length && !rows.length) box.append(Object.assign(document.createElement("p"), { textContent: said("Nothing found.") }));
+      count.textContent = words.length ? `${rows.length} ${said("places found")}` : "";
       box.hidden = !words.length;
     }
     input.disabled = false;

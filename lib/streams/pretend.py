@@ -32,7 +32,7 @@ from lib.arguments import integer, seconds_to_sleep
 from lib.runtime.regions import Region
 from lib.streams.pretend_backward import BackwardStreams
 from lib.streams.pretend_memory import Block, Pools
-from lib.streams.pretend_stream import PretendStream
+from lib.streams.pretend_stream import EVERYTHING, PretendStream
 from lib.streams.pretend_tensor import PretendTensor, effects_of, operator_name
 from lib.streams.races import HOST, Clocks, Operation
 
@@ -120,6 +120,15 @@ class PretendGPU:
             yield
         finally:
             self.current_device = outside
+
+    def synchronize(self, index: int | None = None) -> None:
+        """Let the host wait for all streams of a device."""
+        index = self.current_device if index is None else index
+        for stream in self.streams:
+            if stream.device.index == index:
+                event = stream.record_event()
+                event.label = EVERYTHING
+                event.synchronize()
 
     def sleep(self, seconds: float) -> None:
         """Keep the current stream busy; as there is no time here, only that it happened is noted.

@@ -123,10 +123,7 @@ class PretendModule:
 
     def synchronize(self, device: torch.device | None = None) -> None:
         """Let the host wait for all streams of a device."""
-        index = self.gpu.current_device if device is None else self._index(device)
-        for stream in self.gpu.streams:
-            if stream.device.index == index:
-                stream.synchronize()
+        self.gpu.synchronize(None if device is None else self._index(device))
 
     def _index(self, device: torch.device) -> int:
         return self.gpu.current_device if device.index is None else device.index

@@ -12,10 +12,11 @@ from support.kit.judged import judged
 from support.kit.mistakes import edited
 from support.n13 import timing
 from support.n13.clocks import ask_clocks as ask_clocks
+from support.n13.clocks import fault_of_vector_clocks, reference_step
 from support.n13.clocks import programs as programs
-from support.n13.clocks import reference_step
 from support.n13.device_judge import judged_on_a_device_too, wrong_numbers
 from support.n13.museum import REPAIRED, judge_of
+from support.n13.prefetchers import by_order
 from support.n13.prefetching import EPOCH, blocks_of, fault_of_prefetch
 from support.n13.prefetching import issued as issued
 from support.n13.prefetching import one_ahead as one_ahead
@@ -47,6 +48,7 @@ guess_wait_stream = exact_number(
     said={
         11: "if each kernel waited for its own copy only",
         9: "the kernels alone, as if none waited",
+        12: "that is when F1 ends",
         13: "so F0 would wait for two copies: it waits for all three",
         6: "the end of C2, when F0 may start",
     },
@@ -74,14 +76,16 @@ guess_timed = exact_number(
     tried=Tried(right=110, wrong=60),
 )
 guess_blocks = exact_number(
-    "the batches that the device holds at most",
-    lambda: blocks_of(issued(partial(one_ahead, lead=EPOCH), EPOCH).operations),
+    "the batches that the device holds at most, handed back by order",
+    lambda: blocks_of(issued(by_order, EPOCH).operations),
     "batches",
     said={
-        2: "the batch in use and the next one: so many are held by a name",
-        3: "the two that names hold, and one on its way",
+        12: "as without a bound: there it is record_stream that holds the blocks back",
+        3: "that is with a user who keeps the name of the last one",
+        4: "so many with a bound on the host; here nothing holds a block back",
+        1: "the next one must arrive while this one is in use",
     },
-    tried=Tried(right=12, wrong=2),
+    tried=Tried(right=2, wrong=12),
 )
 guess_step = exact_number(
     "a step with copies ahead",
@@ -91,6 +95,8 @@ guess_step = exact_number(
         9: "copy and step one after the other, as in one stream",
         11: "one after the other, nothing overlaps",
         3: "the copy alone; the step is slower",
+        5: "loading and copying; the step is slower than both",
+        8: "loading and the step, one after the other",
     },
     tried=Tried(right=6, wrong=9),
 )
@@ -122,12 +128,15 @@ def _forget_and_learn(clock: VectorClock, other: VectorClock) -> None:
     clock.update(other)
 
 
+LEARNS = "take(pupil, events.get(op.event, {}))"
+ASKS = "learn(clock, lanes.setdefault(HOST, {}))"
 check_step = Exercise(
     "step",
     reference=reference_step,
     view=ask_clocks,
     cases=lambda: cases("program", programs()),
     praise="the races of find_races in all {count} programs",
+    fault=fault_of_vector_clocks,
     mistakes={
         "What the host has waited for is known to all that it launches later.": partial(
             reference_step, host=False
@@ -153,6 +162,31 @@ check_step = Exercise(
         ),
         "Return a copy: the lane's own clock goes on changing.": partial(
             reference_step, answer=lambda clock: clock
+        ),
+        "A wait changes the clock of who waits. The event stays what it was when it was recorded.": edited(
+            reference_step, (LEARNS, f"{LEARNS}\n            events[op.event] = dict(clock)")
+        ),
+        "The host launches, too, such as a write into a pinned batch: that counts in its own lane.": edited(
+            reference_step, ('if op.kind == "launch":', 'if op.kind == "launch" and op.lane != HOST:')
+        ),
+        "An event may be recorded again: from then on it stands for the later mark.": edited(
+            reference_step,
+            ("events[op.event] = keep(clock, op.lane)", "events.setdefault(op.event, keep(clock, op.lane))"),
+        ),
+        "What a stream knows may be more than the host knows: take the larger number there, too.": edited(
+            reference_step, (ASKS, "clock.update(lanes[HOST])")
+        ),
+        "The host goes on learning: ask for its clock at each operation, not only when the lane appears.": edited(
+            reference_step,
+            (ASKS, "pass"),
+            ("setdefault(op.lane, {})", "setdefault(op.lane, dict(lanes[HOST]))"),
+        ),
+        "Several may wait for one event: keep it.": edited(
+            reference_step, ("events.get(op.event, {})", "events.pop(op.event, {})")
+        ),
+        "The host keeps what it knew when it waits for an older event.": edited(
+            reference_step,
+            (LEARNS, f"if op.lane == HOST:\n                clock.clear()\n            {LEARNS}"),
         ),
     },
 )
@@ -202,7 +236,7 @@ check_streamed = Exercise(
     judge=judged_on_a_device_too(
         judged(
             fault_of_streamed,
-            "right results, no race, no wait too many, two inputs and no more than three outputs.",
+            "right results, no race, no wait too many, two inputs and two outputs in turn.",
         ),
         wrong_numbers,
     ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import combinations
+from random import Random
 from typing import Any, TypeAlias
 
 import torch
@@ -44,37 +46,103 @@ def reference_step(
     return answer(clock)
 
 
-RULES = {  # a+ copies into a; a! records event 0, 1, …; c?0 lets c, compute, wait for event 0; c*0 reads copy 0
+# A program in short. a+ copies a batch in stream a. a! records a new event there: 0, 1, …; a!0 records event 0 again.
+# c?0 lets c, compute, wait for event 0. c*0 is a kernel on the block of copy 0. h is the host: h?0 waits for event 0,
+# h*0 writes into batch 0.
+RULES = {
     "waits for two streams": "a+ b+ a! b! c?0 c?1 c*0 c*1",
     "an event between two copies": "a+ a! a+ c?0 c*0 c*1",
     "the older of two events is waited for last": "a+ a! a+ a! c?1 c?0 c*0 c*1",
     "a chain of three streams": "a+ a! b?0 b+ b! c?1 c*0 c*1",
     "a wait for an event that was never recorded": "a+ c?9 c*0",
     "another stream waits, compute does not": "a+ a! b?0 c*0",
+    "two streams wait for one event": "a+ a! b+ b?0 c?0 c*0 c*1",
+    "the host writes twice": "h*0 a+ a! h?0 h*0 a*0",
+    "the host waits for the older of two events last": "a+ a! a+ a! h?1 h?0 c*0 c*1",
+    "an event that is recorded again": "a+ a! a+ a!0 c?0 c*0 c*1",
+    "a stream that knows more of another than the host": "a+ a! a+ a! b?1 h?0 b*0 b*1",
+    "the host learns when the lane is there already": "b+ a+ a! h?0 b*1",
 }
 
 
 def small_program(steps: str) -> list[Operation]:
-    """Return a list in which one rule decides."""
-    gpu = PretendGPU()
-    streams = {"a": gpu.new_stream("a"), "b": gpu.new_stream("b"), "c": gpu.current_stream()}
-    copies = list[Any]()
-    events = {9: PretendEvent(gpu, 999, "")}
-    for step in steps.split():
-        stream = streams[step[0]]
-        verb = step[1]
-        which = int(step[2:] or 0)
-        with gpu.use_stream(stream):
-            if verb == "+":
-                source = gpu.host(torch.ones(4), f"batch {len(copies)}")
-                copies.append(source.to(gpu.device, non_blocking=True))
-            elif verb == "!":
-                events[len(events) - 1] = stream.record_event()
-            elif verb == "?":
-                stream.wait_event(events[which])
+    """Return the list of a program in short."""
+    return _Program().list_of(steps)
+
+
+class _Program:
+    """A program in short, step by step."""
+
+    def __init__(self) -> None:
+        self.gpu = PretendGPU()
+        names = {"a": self.gpu.new_stream("a"), "b": self.gpu.new_stream("b")}
+        self.streams = {"c": self.gpu.current_stream(), **names}
+        self.sources = list[Any]()
+        self.copies = list[Any]()
+        self.events = {9: PretendEvent(self.gpu, 999, "")}
+
+    def list_of(self, steps: str) -> list[Operation]:
+        """Launch the steps, and return the list without allocations."""
+        for step in steps.split():
+            which = int(step[2:]) if step[2:] else None
+            if step[0] == "h":
+                self._of_the_host(step[1], which or 0)
             else:
-                copies[which].neg_()
-    return [op for op in gpu.operations if op.kind not in ("allocate", "free")]
+                with self.gpu.use_stream(self.streams[step[0]]):
+                    self._of_a_stream(step[1], which)
+        return [op for op in self.gpu.operations if op.kind not in ("allocate", "free")]
+
+    def _source(self, which: int) -> Any:
+        while len(self.sources) <= which:
+            self.sources.append(self.gpu.host(torch.ones(4), f"batch {len(self.sources)}"))
+        return self.sources[which]
+
+    def _of_the_host(self, verb: str, which: int) -> None:
+        if verb == "?":
+            self.events[which].synchronize()
+        else:
+            self._source(which).fill_(2.0)
+
+    def _of_a_stream(self, verb: str, which: int | None) -> None:
+        stream = self.gpu.current_stream()
+        if verb == "+":
+            self.copies.append(self._source(len(self.copies)).to(self.gpu.device, non_blocking=True))
+        elif verb == "!" and which is None:
+            self.events[len(self.events) - 1] = stream.record_event()
+        elif verb == "!":
+            stream.record_event(self.events[which or 0])
+        elif verb == "?":
+            stream.wait_event(self.events[which or 0])
+        else:
+            self.copies[which or 0].neg_()
+
+
+SHORTEST = 6
+LONGEST = 13
+EACH = 12  # programs of a length
+
+
+def random_programs() -> list[str]:
+    """Return programs at random, the same each time and the shortest first; two blocks for many, so most pairs meet."""
+    chance = Random(13)
+    return [_at_random(chance, steps) for steps in range(SHORTEST, LONGEST + 1) for _ in range(EACH)]
+
+
+def _at_random(chance: Random, length: int) -> str:
+    steps = ["a+", "b+"]
+    events = 0
+    while len(steps) < length:
+        lane = chance.choice("aabbcch")
+        verb = chance.choice("!!??**" if lane != "h" else "??*")
+        if verb == "!":
+            again = events > 0 and chance.random() < 0.25
+            steps.append(f"{lane}!{chance.randrange(events)}" if again else f"{lane}!")
+            events += not again
+        elif verb == "*":
+            steps.append(f"{lane}*{chance.randrange(2)}")
+        elif events:
+            steps.append(f"{lane}?{chance.randrange(events)}")
+    return " ".join(steps)
 
 
 @cache
@@ -82,16 +150,47 @@ def programs() -> dict[str, list[Operation]]:
     """Return the lists that exercise 1 is judged by, by name."""
     ways = {f"three copies, {way}": launch_way(way) for way in ("no wait", "wait_event", "synchronize")}
     missing = {f"a pipeline without wait {number}": damaged(number) for number in (None, 0, 3, 5, 9)}
-    small = {name: small_program(steps) for name, steps in RULES.items()}
+    small = {f"{name}: {steps}": small_program(steps) for name, steps in RULES.items()}
     return (
-        ways | small | missing | {"a prefetcher without record_stream": run_prefetcher(["record_stream"], 5)}
+        ways
+        | small
+        | {steps: small_program(steps) for steps in random_programs()}
+        | missing
+        | {"a prefetcher without record_stream": run_prefetcher(["record_stream"], 5)}
     )
 
 
-def ask_clocks(step: ClockStep) -> Callable[[str], list[str] | None]:
-    """Return the function that names the races of a program by these clocks; None if a clock is."""
+def miscounted(operations: Sequence[Operation], known: Sequence[VectorClock]) -> str:
+    """Say which launch does not count itself as the next of its lane; "" if all do."""
+    count = Counter[str]()
+    for op, clock in zip(operations, known, strict=True):
+        count[op.lane] += op.kind == "launch"
+        own = clock.get(op.lane, 0)
+        if op.kind == "launch" and own != count[op.lane]:
+            return f"{op.label} is launch {count[op.lane]} of {op.lane}, and its own clock has {own} there"
+    return ""
 
-    def racing(program: str) -> list[str] | None:
+
+def fault_of_vector_clocks(got: object, expected: object, _case: Mapping[str, Any]) -> str:
+    """Say which races are missing, and which are none."""
+    if got == expected:
+        return ""
+    if isinstance(got, str):
+        return got
+    return f"find_races names {_told(expected)}; by your clocks it is {_told(got)}"
+
+
+def _told(races: Any) -> str:
+    return ", ".join(races) or "no race"
+
+
+def ask_clocks(step: ClockStep) -> Callable[[str], list[str] | str | None]:
+    """Return the function that names the races of a program by these clocks; None if a clock is.
+
+    A launch that does not count itself is told in words.
+    """
+
+    def racing(program: str) -> list[str] | str | None:
         operations = programs()[program]
         lanes = dict[str, VectorClock]({HOST: {}})
         events = dict[int, VectorClock]()
@@ -108,6 +207,6 @@ def ask_clocks(step: ClockStep) -> Callable[[str], list[str] | None]:
             touched += [(u, v) for u in a.reads for v in b.writes]
             if any(u.meets(v) for u, v in touched) and known[q].get(a.lane, 0) < known[p].get(a.lane, 0):
                 named.append(f"{a.label} and {b.label}")
-        return named
+        return miscounted(operations, known) or named
 
     return racing

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +24,7 @@ from lib.timeline import Span, Trace
 from support.devices import InPlaceOfADevice, RealStreams, key_of, key_of_often, start_device
 from support.n13.device_judge import KERNEL, numbers_of
 from support.n13.exhibits import EXHIBITS, RIGHT, handed_over, refilled, shared_buffer
+from support.n13.prefetchers import by_order, in_the_loop, loaded, without_a_bound
 from support.n13.prefetching import one_ahead
 from support.n13.runs import WAYS
 from support.n13.streaming import stream_chunks
@@ -43,6 +44,8 @@ NAN = -1.0
 SLEEPS = (0, 0.02)
 """Seconds by which the exhibits' kernels, or copies, are late."""
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
+SHORT = (20, 0.0005, 0.003, 0)
+"""Kernels, the seconds of each, and of the host before it, which are more; behind nothing else."""
 DISTURBED = ("nothing", "late kernels", "slow copies")
 
 timed = device_ms  # as the notebook names what it goes on with
@@ -97,10 +100,12 @@ def end_of_kernels(gpu, way, copy=2, kernel=3):
 # ---- section 4: whose clock
 
 
-def by_the_host(gpu, waits):
+def by_the_host(gpu, waits, empty=False):
     """Return the ms of three kernels of 20 ms by the host's clock; one of 50 ms is in the stream before."""
     gpu.synchronize()
     gpu.sleep(0.05)
+    if empty:
+        gpu.synchronize()
     began = time.perf_counter()
     for _ in range(3):
         gpu.sleep(0.02)
@@ -109,54 +114,20 @@ def by_the_host(gpu, waits):
     return torch.tensor(1000 * (time.perf_counter() - began))
 
 
-def by_events(gpu):
-    """Return the ms of the same three kernels by your timer."""
+def by_events(gpu, kernels=3, kernel=0.02, pause=0.0, busy=0.05):
+    """Return the ms of kernels by your timer. pause: seconds of the host before each; busy: of the device, first."""
     gpu.synchronize()
-    gpu.sleep(0.05)
-    return torch.tensor(
-        timed(lambda: [gpu.sleep(0.02) for _ in range(3)], torch.get_device_module(gpu.device))
-    )
+    gpu.sleep(busy)
+
+    def work():
+        for _ in range(kernels):
+            time.sleep(pause)
+            gpu.sleep(kernel)
+
+    return torch.tensor(timed(work, torch.get_device_module(gpu.device)))
 
 
 # ---- section 5: one batch ahead
-
-
-def in_the_loop(batches, gpu):
-    """Copy each batch where it is used: in the stream that computes."""
-    for x in batches:
-        yield x.to(gpu.device, non_blocking=True)
-
-
-def without_a_bound(batches, gpu):
-    """Copy one batch ahead, tell the allocator who reads it, and never let the host wait."""
-    side = gpu.new_stream()
-    ready = None
-    for x in chain(batches, [None]):
-        with gpu.use_stream(side):
-            coming = None if x is None else (x.to(gpu.device, non_blocking=True), side.record_event())
-        if ready is not None:
-            gpu.current_stream().wait_event(ready[1])
-            ready[0].record_stream(gpu.current_stream())
-            yield ready[0]
-        ready = coming
-        del coming
-
-
-def by_order(batches, gpu):
-    """Copy one batch ahead; hold each until the copy stream waits for its reader, and never let the host wait."""
-    side = gpu.new_stream()
-    ready = None
-    for x in chain(batches, [None]):
-        with gpu.use_stream(side):
-            coming = None if x is None else (x.to(gpu.device, non_blocking=True), side.record_event())
-        if ready is not None:
-            gpu.current_stream().wait_event(ready[1])
-            try:
-                yield ready[0]
-            finally:  # also if the user leaves
-                side.wait_stream(gpu.current_stream())
-        ready = coming
-        del coming
 
 
 LOOPS = {
@@ -167,7 +138,7 @@ LOOPS = {
 }
 
 
-def epoch(gpu, loop, copy=0.01, step=0.02, drops=False):
+def epoch(gpu, loop, copy=0.01, step=0.02, drops=False, load=0):
     """Return ms of a copy alone, of a step alone, of a step in an epoch of 12, and the batches held at most."""
     size = 1 << (18 if gpu.is_simulated else 26)
     batches = [gpu.host(torch.full((size,), float(i))) for i in range(12)]
@@ -179,7 +150,7 @@ def epoch(gpu, loop, copy=0.01, step=0.02, drops=False):
         held = active_bytes(gpu.device, "current")
         reset_peak(gpu.device)
         began = time.perf_counter()
-        for batch in LOOPS[loop](batches, gpu):
+        for batch in LOOPS[loop](loaded(batches, load), gpu):
             gpu.sleep(step)
             batch.neg_()
             if drops:
@@ -368,12 +339,16 @@ def record_streams() -> dict[str, Any]:
             note(early_read, waits, late)
         note_often(TIMES, early_read, waits, 0)
         note(by_the_host, waits)
+    note(by_the_host, True, True)
     note(by_events)
+    note(by_events, *SHORT)
     for way in WAYS:
         note(end_of_kernels, way)
         note(end_of_kernels, way, 0)
-    for loop, (copy, step), drops in product(LOOPS, ((0.01, 0.02), (0.03, 0.02)), (False, True)):
-        note(epoch, loop, copy, step, drops)
+    for loop, (copy, step), drops, load in product(
+        LOOPS, ((0.01, 0.02), (0.03, 0.02)), (False, True), (0, 0.02)
+    ):
+        note(epoch, loop, copy, step, drops, load)
     for costs in COSTS:
         note(lanes_alone, *costs)
         note(loop_ms, COUNTS, *costs)

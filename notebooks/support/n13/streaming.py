@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from lib.streams.pretend import PretendGPU
+from lib.streams.pretend_stream import EVERYTHING
 from lib.streams.races import HOST, Operation, find_races
 from support.kit.raised import in_case
 from support.n13.runs import ordered
@@ -172,21 +173,29 @@ class _Seen:
         if not races:
             return ""
         race = races[0]
+        if idle := self._idle():
+            return f"{race}. Stream {idle} is told to wait, and nothing is ever launched there: stage runs in compute."
         edge = race.earlier.label[0] + race.later.label[0]
         return f"{race}. {EDGES.get(edge, '')}".strip()
+
+    def _idle(self) -> str:
+        """Return a stream that waits for nothing's sake, or ""."""
+        busy = {op.lane for op in self.launches}
+        return next((op.lane for op in self.operations if op.kind == "wait" and op.lane not in busy), "")
 
     def of_memory(self) -> str:
         touched = {region.block for op in self.launches for region in (*op.reads, *op.writes)}
         blocks = {block for block in touched if block.isupper()}  # the device's
         inputs = {block for i in range(self.chunks) for block in _written(self.named[f"C{i}"])}
         outputs = blocks - inputs
-        if len(inputs) > 2 or len(outputs) > 3:
+        if len(inputs) > 2 or len(outputs) > 2:
             used = f"{len(inputs)} blocks of device memory are in use for inputs, {len(outputs)} for outputs"
-            return f"{used}: two of each are enough."
+            return f"{used}: two of each are enough. An output that still has a name when the next is made counts, too."
         return ""
 
     def of_the_end(self) -> str:
-        waits = sum(op.kind == "synchronize" for op in self.operations)
+        told = [op.label for op in self.operations if op.kind == "synchronize"]
+        waits = sum(label != EVERYTHING or told[:k][-1:] != [EVERYTHING] for k, label in enumerate(told))
         if waits > 1:
             return (
                 f"the host waits {waits} times: behind the last copy out nothing is left, one wait is enough."
@@ -198,7 +207,7 @@ class _Seen:
         order = _ordered(self.operations)
         if ("before", "C0") in order and self.named["C0"].lane != "compute":
             return "C0 waits for what compute did before you were called: take the buffers in copy_in's own pool."
-        needed = set(_ordered(run_streamed(stream_chunks, self.chunks)[0])) - self._freed(order)
+        needed = set(_ordered(run_streamed(stream_chunks, self.chunks)[0]))
         extra = [
             (self.named[a], self.named[b])
             for a, b in order
@@ -216,11 +225,6 @@ class _Seen:
         same = f" (both are in stream {earlier.lane})" if earlier.lane == later.lane else ""
         waits = f"{later.label} waits for {earlier.label}, and need not{same}"
         return f"{waits}: it uses and overwrites nothing of {earlier.label}."
-
-    def _freed(self, order: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return the waits for the last copy but one that ours has and this run, with other blocks, need not have."""
-        pairs = {(f"D{i}", f"F{i + 2}") for i in range(self.chunks - 2)} & {*order}
-        return {(a, b) for a, b in pairs if not _read(self.named[a]) & _written(self.named[b])}
 
 
 def _read(op: Operation) -> set[str]:

@@ -287,6 +287,34 @@ def test_an_event_says_what_the_host_has_heard_of_it_and_is_recorded_again():
     assert stream.query()
 
 
+@pytest.mark.parametrize("asked", ["event", "stream"])
+def test_a_host_that_only_asks_has_begun_to_wait_and_one_that_goes_on_launching_has_not(asked):
+    gpu = PretendGPU()
+    stream = gpu.current_stream()
+    x = gpu.empty_like(torch.ones(3)).fill_(1)
+    what = stream.record_event() if asked == "event" else stream
+    for _ in range(3000):
+        assert not what.query()
+        x.add_(1)
+    if asked == "event":
+        event = stream.record_event()
+        what = event
+    while not what.query():
+        pass
+    assert sum(op.kind == "synchronize" for op in gpu.operations) == 1
+
+
+def test_the_host_waits_for_all_streams_of_a_device_in_one_call():
+    gpu = PretendGPU()
+    side = gpu.new_stream()
+    with gpu.use_stream(side):
+        y = gpu.host(torch.ones(3), "batch").to("cuda", non_blocking=True)
+    gpu.synchronize()
+    y.add_(1)
+    assert not find_races(gpu.operations)
+    assert {op.label for op in gpu.operations if op.kind == "synchronize"} == {"all that was launched"}
+
+
 def test_operators_whose_result_the_host_must_know_are_waited_for():
     def waited(function):
         gpu = PretendGPU()

@@ -7,7 +7,7 @@ import pytest
 
 from lib.streams import DevicePrefetcher, find_races
 from support.n13 import checks as n13
-from support.n13 import on_device, timing
+from support.n13 import prefetchers, timing
 
 
 def test_the_programs_have_the_races_of_find_races_and_enough_of_both_kinds():
@@ -147,7 +147,7 @@ def in_a_stream_of_its_own(gpu, stage, chunks, results):
     [
         (on_the_host, "chunk 0 was computed or copied on the host"),
         (in_a_stream_of_its_own, "F0 ran in mine: call stage in the stream that was current"),
-        (partial(with_other_needs, outputs=3), "F2 waits for D0, and need not"),
+        (partial(with_other_needs, outputs=3), "3 for outputs: two of each are enough"),
         (partial(with_other_needs, inputs=3), "3 blocks of device memory are in use for inputs"),
         (partial(with_other_needs, waits=9), "the host waits 5 times"),
         (partial(with_other_needs, own=False), "C0 waits for what compute did before"),
@@ -215,9 +215,7 @@ def two_buffers_in_turn(batches, gpu, at_the_end=True):
             side.wait_stream(gpu.current_stream())
 
 
-@pytest.mark.parametrize(
-    "right", [wait_before_the_next_copy, two_buffers_in_turn, on_device.by_order, partial(n13.one_ahead, lead=2)]
-)
+@pytest.mark.parametrize("right", [wait_before_the_next_copy, two_buffers_in_turn, prefetchers.by_order])
 def test_prefetchers_that_are_built_otherwise_are_right(right):
     assert n13.check_prefetch(right)
 
@@ -296,7 +294,7 @@ def recorded_too_late(batches, gpu):
     [
         (whole_epoch_first, "batch 5 is copied before batch 0 is handed over: one batch ahead"),
         (keeping_all, "a list or variable of yours keeps batches"),
-        (on_device.without_a_bound, "12 batches take 12 blocks of device memory. All are dropped in time"),
+        (prefetchers.without_a_bound, "12 batches may take 12 blocks of device memory. All are dropped in time"),
         (partial(n13.one_ahead, lead=0), "stands still until all is computed"),
         (yielding_inside, "F0 ran in copy: you yield inside"),
         (lambda batches, gpu: n13.one_ahead(list(batches), gpu), "batch 5 is asked for before batch 0"),

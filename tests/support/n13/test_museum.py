@@ -75,6 +75,19 @@ WRONG_REPAIRS = {
         "copy of shard 1 (gather) writes A",
         ("        gpu.sleep(late)\n", "        gather.wait_stream(compute)\n        gpu.sleep(late)\n"),
     ),
+    "a wait in front of the copy, so the last block is for anybody": (
+        "handed_over",
+        "That is behind your last line",
+        (
+            "        with gpu.use_stream(copies):\n",
+            "        copies.wait_stream(compute)\n        with gpu.use_stream(copies):\n",
+        ),
+    ),
+    "a wait behind the addition": (
+        "handed_over",
+        "no race is left, but copy 1 now waits for addition 0",
+        ("        del weight\n", "        copies.wait_stream(compute)\n        del weight\n"),
+    ),
     "nothing given": ("refilled", "it returned None", ("    return total.sum()", "    total.sum()")),
     "waits for the streams only": (
         "refilled",
@@ -103,4 +116,11 @@ def test_torchs_rules_miss_what_is_freed_and_what_the_host_does():
         for exhibit in (*exhibits.EXHIBITS, *museum.MORE)
         if not torchs_races(museum.issued_by(exhibit, *([0] if exhibit in exhibits.EXHIBITS else [])))
     }
-    assert missed == {"handed_over", "stashed_memory", "sent_tensor", "refilled", "read_too_early"}
+    assert missed == {"handed_over", "stashed_memory", "sent_tensor", "refilled", "read_too_early", "rare_branch"}
+
+
+def test_ours_misses_the_branch_that_a_run_does_not_take():
+    with_races = {exhibit.__name__ for exhibit in museum.MORE if find_races(museum.issued_by(exhibit))}
+    assert {exhibit.__name__ for exhibit in museum.MORE} - with_races == {"rare_branch"}
+    overflows = edited(museum.rare_branch, ("fill_(1.0)", "fill_(float('inf'))"))
+    assert len(find_races(museum.issued_by(overflows))) == 1

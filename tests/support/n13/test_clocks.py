@@ -1,0 +1,103 @@
+"""Exercise 1 of notebook 13: steps that are built otherwise, steps that miss a race, and the programs in short."""
+
+import pytest
+
+from lib.streams import find_races
+from support.kit.mistakes import edited
+from support.n13 import checks as n13
+from support.n13.clocks import random_programs, small_program
+
+
+def learn(clock, other):
+    for lane, number in other.items():
+        clock[lane] = max(clock.get(lane, 0), number)
+
+
+def plain(lanes, events, op):
+    """Take one operation into account, with nothing that the exercise does not ask for."""
+    clock = lanes.setdefault(op.lane, {})
+    learn(clock, lanes["host"])
+    if op.kind == "launch":
+        clock[op.lane] = clock.get(op.lane, 0) + 1
+    elif op.kind == "record":
+        events[op.event] = dict(clock)
+    elif op.kind in ("wait", "synchronize"):
+        learn(clock, events.get(op.event, {}))
+    return dict(clock)
+
+
+HOST = '    learn(clock, lanes["host"])\n'
+WAITS = "        learn(clock, events.get(op.event, {}))\n"
+
+RIGHT_STEPS = {
+    "as it is": (),
+    "the host is heard at a launch": (
+        (HOST, ""),
+        ('if op.kind == "launch":\n', 'if op.kind == "launch":\n        learn(clock, lanes["host"])\n'),
+    ),
+    "the host is heard last": ((HOST, ""), ("    return", HOST + "    return")),
+}
+
+
+@pytest.mark.parametrize("edits", RIGHT_STEPS.values(), ids=RIGHT_STEPS)
+def test_a_step_may_be_built_in_other_ways(edits):
+    verdict = n13.check_step(edited(plain, *edits))
+    assert verdict.status == "right", verdict.message
+
+
+WRONG_STEPS = {
+    "a wait teaches the event": (
+        "The event stays what it was when it was recorded",
+        (WAITS, WAITS + "        events[op.event] = dict(clock)\n"),
+    ),
+    "the host's launches are not counted": (
+        "fill is launch 1 of host, and its own clock has 0 there. The host launches, too",
+        ('if op.kind == "launch":', 'if op.kind == "launch" and op.lane != "host":'),
+    ),
+    "the host forgets": (
+        "The host keeps what it knew when it waits for an older event",
+        (WAITS, '        if op.lane == "host":\n            clock.clear()\n' + WAITS),
+    ),
+    "the first record counts": (
+        "An event may be recorded again",
+        ("events[op.event] = dict(clock)", "events.setdefault(op.event, dict(clock))"),
+    ),
+    "the host overwrites": (
+        "What a stream knows may be more than the host knows",
+        (HOST, '    clock.update(lanes["host"])\n'),
+    ),
+    "the host is heard once": (
+        "The host goes on learning",
+        (HOST, ""),
+        ("setdefault(op.lane, {})", 'setdefault(op.lane, dict(lanes["host"]))'),
+    ),
+    "an event is used up": ("Several may wait for one event", ("events.get(", "events.pop(")),
+    "whatever is no record or wait counts": (
+        "C0 is launch 1 of copy, and its own clock has 2 there",
+        ('op.kind == "launch"', 'op.kind not in ("record", "wait", "synchronize")'),
+    ),
+    "a record counts": (
+        "C1 is launch 2 of side, and its own clock has 3 there",
+        ('if op.kind == "launch":', 'if op.kind in ("launch", "record"):'),
+        ('    elif op.kind == "record"', '    if op.kind == "record"'),
+    ),
+    "one number for all lanes": (
+        "F0 is launch 1 of compute, and its own clock has 2 there",
+        ("clock.get(op.lane, 0) + 1", "max(clock.values(), default=0) + 1"),
+    ),
+}
+
+
+@pytest.mark.parametrize("says, edits", [(v[0], v[1:]) for v in WRONG_STEPS.values()], ids=WRONG_STEPS)
+def test_a_step_that_breaks_a_rule_is_told_which(says, edits):
+    verdict = n13.check_step(edited(plain, *edits))
+    assert verdict.status == "wrong"
+    assert says in verdict.message, verdict.message
+
+
+def test_programs_at_random_have_races_and_none_in_equal_parts_and_are_the_same_each_time():
+    programs = random_programs()
+    assert programs == random_programs()
+    racing = sum(bool(find_races(small_program(steps))) for steps in programs)
+    assert len(programs) / 5 < racing
+    assert [len(steps.split()) for steps in programs] == sorted(len(steps.split()) for steps in programs)

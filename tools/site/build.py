@@ -1,4 +1,4 @@
-"""The folder of the site: pages, pictures, notebooks to download, index, glossary, what the search reads."""
+"""The folder of the site: pages, pictures, notebooks to download, index, ledger, glossary, what the search reads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.site import frame, index, search
+from tools.site.ledger import ledger_page
 from tools.site.links import Links
 from tools.site.page import Page, Pictures, Writer
 from tools.site.run import Executed
@@ -21,7 +22,7 @@ MOST_SETTINGS = 12_000
 
 @dataclass(frozen=True)
 class Site:
-    """A built site: its folder, its pages in order, the glossary last."""
+    """A built site: its folder, its pages in order, the ledger and the glossary last."""
 
     folder: Path
     pages: list[Page]
@@ -60,13 +61,13 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
             print(f"{path.name}: {explorers} explorers in {done.settings} settings, {took}", flush=True)
             for kept in done.kept:
                 print(f"    the text names a setting that would have been left out: {kept}")
-    words = index.glossary(links)
-    write_pages(new, pages, words, links)
+    lists = [ledger_page(links), index.glossary(links)]
+    write_pages(new, pages, lists, links)
     if settings > MOST_SETTINGS:
         raise ValueError(f"{settings} settings are drawn, {MOST_SETTINGS} may be: fewer stops, or fewer named in texts")
     shutil.rmtree(out, ignore_errors=True)
     new.rename(out)
-    return Site(out, [*pages, words])
+    return Site(out, [*pages, *lists])
 
 
 def cpu_seconds() -> float:
@@ -80,8 +81,8 @@ def stored(path: Path) -> Executed:
     return Executed(json.loads(path.read_text(encoding="utf-8")), {}, {})
 
 
-def write_pages(folder: Path, pages: Sequence[Page], words: Page, links: Links) -> None:
-    """Write the pages, the index, the glossary and what the search reads."""
+def write_pages(folder: Path, pages: Sequence[Page], lists: Sequence[Page], links: Links) -> None:
+    """Write the pages, the index, the lists (ledger and glossary) and what the search reads."""
     repository = links.project.repository
     for place, page in enumerate(pages):
         main = f"<article>\n{page.body}\n</article>\n{frame.turn(pages, place)}"
@@ -89,11 +90,11 @@ def write_pages(folder: Path, pages: Sequence[Page], words: Page, links: Links) 
             page.title, main, contents=frame.contents(page), number=page.stem[:2], repository=repository
         )
         (folder / page.name).write_text(whole, encoding="utf-8")
-    for name, title, body in (
-        ("index.html", frame.NAME, index.index(pages, links)),
-        (words.name, words.title, f"<article>\n{words.body}\n</article>"),
-    ):
-        (folder / name).write_text(
-            frame.document(title, body, scripts=["site.js"], repository=repository), encoding="utf-8"
-        )
-    (folder / "static" / "sections.js").write_text(search.script([*pages, words]), encoding="utf-8")
+    first = frame.document(frame.NAME, index.index(pages, links), scripts=["site.js"], repository=repository)
+    (folder / "index.html").write_text(first, encoding="utf-8")
+    for page in lists:
+        main = f"<article>\n{page.body}\n</article>"
+        listed = frame.contents(page) if any(section.level == 2 for section in page.sections) else ""
+        whole = frame.document(page.title, main, contents=listed, scripts=["site.js"], repository=repository)
+        (folder / page.name).write_text(whole, encoding="utf-8")
+    (folder / "static" / "sections.js").write_text(search.script([*pages, *lists]), encoding="utf-8")

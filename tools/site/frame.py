@@ -53,7 +53,7 @@ def document(
 </main>
 </div>
 <footer class="foot">
-<p><a href="index.html">All notebooks</a> · <a href="glossary.html">Glossary</a> ·
+<p><a href="index.html">All notebooks</a> · <a href="glossary.html">Glossary</a> · <a href="ledger.html">Ledger</a> ·
 <a href="{repository}">Repository</a></p>
 </footer>
 </body>

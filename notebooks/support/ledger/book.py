@@ -91,9 +91,10 @@ def claim(
 ) -> Callable[[Callable[..., Seen]], Claim]:
     """Enter a function into the ledger: it takes what it assumes, each with a default, and returns a Seen.
 
-    title: the claim in a few words. says: the claim, fairly, in our own words. slack: the share by which numbers may differ from run to run, 0 for what
-    is computed exactly. A cell that is run again replaces its claim. Raises ValueError for a name that another module
-    has, for a parameter without a default, and for a source, link or claim that is empty.
+    title: the claim in a few words. says: the claim, fairly, in our own words. slack: the share by which numbers may
+    differ from run to run, 0 for what is computed exactly. A cell that is run again replaces its claim. Raises
+    ValueError for a name that another module has, a parameter without a default, a link that is none, and for what is
+    empty.
     """
     if not (title and source and says and link.startswith("https://")):
         raise ValueError(

@@ -141,8 +141,8 @@ def a_ring_costs_the_same(
     costs = [part * values + latency_is_worth * count for part, count in zip(sent, messages, strict=True)]
     saw = (
         f"On {', '.join(map(str, ranks))} ranks each sends {', '.join(f'{part:g}' for part in sent)} times the "
-        f"gradient, never more than twice, in {', '.join(map(str, messages))} messages. With {values} values, and a message "
-        f"worth {latency_is_worth}, the last ring costs {costs[-1] / costs[0]:.1f} times the first."
+        f"gradient, never more than twice, in {', '.join(map(str, messages))} messages. With {values} values "
+        f"and a message worth {latency_is_worth}, the last ring costs {costs[-1] / costs[0]:.1f} times the first."
     )
     holds = {
         "only bandwidth counts": max(sent) <= 2,

@@ -110,7 +110,7 @@ def adam_ignores_the_scale(
         plain, scaled = (_moved(factor, decay) for factor in (size, size * times))
         changes.append(float((scaled - plain).norm() / plain.norm()))
     saw = (
-        f"With gradients {times:g} times as large 20 steps lead {changes[0]:.1%} further if they are about "
+        f"With gradients {times:g} times as large, 20 steps lead {changes[0]:.1%} further if they are about "
         f"{gradients[0]:g}, and {changes[1]:.0%} further at {gradients[1]:g}, which is eps."
     )
     settings = ("gradients are far above eps", "gradients are as small as eps")

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from support.ledger.book import Seen, claim
 from support.ranks import Ranks
 
-PATIENCE = 30.0  # seconds for what takes less than one
+PATIENCE = 60.0  # seconds for what takes a few at most, of which most is to import FSDP
 #: The profiler counts memory and calls for us; what it logs of itself is of no interest here.
 QUIETLY = {"KINETO_LOG_LEVEL": "99"}
 _TWO = Ranks(2)

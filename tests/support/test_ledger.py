@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from lib.schedules import bubble_share, dualpipe_v, gpipe, zbv
-from support.ledger import Seen, claim
+from support.ledger import Observation, claim
 from support.ledger.book import BOOK, HOLDS, NOT_HERE
 from support.ledger.data import seeded_by_worker
 from support.ledger.entries import THEMES, LedgerEntry, flipped, ledger_claims, stored_ledger, try_all
@@ -56,10 +56,10 @@ TURNS_OF_RANKS = [
 
 @pytest.fixture
 def two_ranks():
-    from support.ledger.crew import dismiss
+    from support.ledger.crew import end_two_ranks
 
     yield
-    dismiss()
+    end_two_ranks()
 
 
 def test_every_claim_says_where_it_stands_is_stored_and_has_an_assumption_that_turns_it():
@@ -94,20 +94,21 @@ def test_claims_on_real_ranks_say_what_is_stored_and_turn(two_ranks):
 
 
 def test_a_verdict_follows_from_the_settings_in_which_a_claim_holds():
-    assert Seen("", {"a": True, "b": True}).verdict == HOLDS
-    assert Seen("", {"a": True, "b": False, "c": True}).verdict == "holds if a, or if c"
-    assert Seen("", {"a": False, "b": False}).verdict == NOT_HERE
+    assert Observation("", {"a": True, "b": True}).verdict == HOLDS
+    assert Observation("", {"a": True, "b": False, "c": True}).verdict == "holds if a, or if c"
+    assert Observation("", {"a": False, "b": False}).verdict == NOT_HERE
     with pytest.raises(ValueError, match="holds is empty"):
-        Seen("", {})
+        Observation("", {})
 
 
 def test_a_reader_adds_a_claim_in_ten_lines(monkeypatch):
     monkeypatch.delitem(BOOK, "twice_halves", raising=False)
 
     @claim("Twice the micro-batches halve the bubble", "a slide", "https://example.org", "2 m leave half of it.")
-    def twice_halves(m: int = 8, n: int = 4) -> Seen:
-        one, two = bubble_share(m, n), bubble_share(2 * m, n)
-        return Seen(f"it falls from {one:.0%} to {two:.0%}", {f"m = {m}": math.isclose(two, one / 2)})
+    def twice_halves(m: int = 8, n: int = 4) -> Observation:
+        one = bubble_share(m, n)
+        two = bubble_share(2 * m, n)
+        return Observation(f"it falls from {one:.0%} to {two:.0%}", {f"m = {m}": math.isclose(two, one / 2)})
 
     assert twice_halves().verdict == NOT_HERE
     assert twice_halves(n=1).verdict == HOLDS
@@ -122,16 +123,16 @@ def test_a_reader_adds_a_claim_in_ten_lines(monkeypatch):
 
 
 def test_what_cannot_be_an_entry_is_refused():
-    def needs_a_value(m: int) -> Seen:
-        return Seen(str(m), {"always": True})
+    def needs_a_value(m: int) -> Observation:
+        return Observation(str(m), {"always": True})
 
     with pytest.raises(ValueError, match="give m of needs_a_value a default"):
         claim("t", "s", "https://example.org", "w")(needs_a_value)
     with pytest.raises(ValueError, match="a link"):
         claim("t", "s", "example.org", "w")
 
-    def pp_plus_one_held() -> Seen:
-        return Seen("", {"always": True})
+    def pp_plus_one_held() -> Observation:
+        return Observation("", {"always": True})
 
     with pytest.raises(ValueError, match=r"'pp_plus_one_held' in support\.ledger\.pipelines"):
         claim("t", "s", "https://example.org", "w")(pp_plus_one_held)

@@ -13,7 +13,7 @@ NOT_HERE = "does not hold here"
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """Say what a run saw, in which settings the claim holds, and the numbers that a later run is compared with.
 
     holds: by setting, a phrase that can follow "holds if", whether the claim holds in it. Raises ValueError for none:
@@ -26,7 +26,7 @@ class Seen:
 
     def __post_init__(self) -> None:
         if not self.holds:
-            raise ValueError("a claim needs a setting in which the claim was tried: holds is empty")
+            raise ValueError("an observation needs a setting in which the claim was tried: holds is empty")
 
     @property
     def verdict(self) -> str:
@@ -48,7 +48,7 @@ class Claim:
     source: str
     link: str
     says: str
-    run: Callable[..., Seen]
+    run: Callable[..., Observation]
     slack: float = 0.0
 
     @property
@@ -61,7 +61,7 @@ class Claim:
         """The module in which it stands."""
         return self.run.__module__.rpartition(".")[2]
 
-    def __call__(self, **moved: Any) -> Seen:
+    def __call__(self, **moved: Any) -> Observation:
         """Try it, with other values for some of what it assumes."""
         return self.run(**moved)
 
@@ -69,7 +69,7 @@ class Claim:
         """Return what it assumes: the parameters of its function, and their values."""
         return {name: given.default for name, given in inspect.signature(self.run).parameters.items()}
 
-    def told(self, seen: Seen) -> str:
+    def told(self, seen: Observation) -> str:
         """Return an entry of the ledger as text."""
         rows = {"source": f"{self.source}, {self.link}", "says": self.says}
         rows |= {"here": seen.saw, "so it": seen.verdict}
@@ -88,8 +88,8 @@ BOOK: dict[str, Claim] = {}
 
 def claim(
     title: str, source: str, link: str, says: str, *, slack: float = 0.0
-) -> Callable[[Callable[..., Seen]], Claim]:
-    """Enter a function into the ledger: it takes what it assumes, each with a default, and returns a Seen.
+) -> Callable[[Callable[..., Observation]], Claim]:
+    """Enter a function into the ledger: it takes what it assumes, each with a default, and returns an Observation.
 
     title: the claim in a few words. says: the claim, fairly, in our own words. slack: the share by which numbers may
     differ from run to run, 0 for what is computed exactly. A cell that is run again replaces its claim. Raises
@@ -102,7 +102,7 @@ def claim(
             f"not {title!r}, {source!r}, {link!r}, {says!r}"
         )
 
-    def enter(run: Callable[..., Seen]) -> Claim:
+    def enter(run: Callable[..., Observation]) -> Claim:
         entry = Claim(title, source, link, says, run, slack)
         there = BOOK.get(entry.name)
         if there is not None and there.run.__module__ != run.__module__:

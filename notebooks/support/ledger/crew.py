@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from support.ledger.book import Seen, claim
+from support.ledger.book import Observation, claim
 from support.ranks import Ranks
 
 PATIENCE = 60.0  # seconds for what takes a few at most, of which most is to import FSDP
@@ -27,7 +27,7 @@ def on_two_ranks(function: Callable[..., Any], **given: Any) -> Any:
         return _TWO.run(function, patience=PATIENCE, **given)[0]
 
 
-def dismiss() -> None:
+def end_two_ranks() -> None:
     """End the ranks; a later claim starts new ones."""
     _TWO.close()
 
@@ -57,7 +57,7 @@ def fsdp_gathers(dist: Any, reshard: bool, m: int) -> int:
     "https://github.com/pytorch/torchtitan/blob/main/torchtitan/models/llama3/infra/parallelize.py",
     "In a pipeline FSDP should not reshard after forward, so that it does not gather for each micro-batch.",
 )
-def fsdp_gathers_once_a_step(m: int = 4, once: int = 1) -> Seen:
+def fsdp_gathers_once_a_step(m: int = 4, once: int = 1) -> Observation:
     """Count the gathers of one layer in a step, with and without resharding."""
     counts = {
         "resharding waits for the last micro-batch": on_two_ranks(fsdp_gathers, reshard=False, m=m),
@@ -65,7 +65,7 @@ def fsdp_gathers_once_a_step(m: int = 4, once: int = 1) -> Seen:
     }
     kept, dealt = counts.values()
     saw = f"With {m} micro-batches a layer is gathered {kept} times if it is kept, {dealt} times if it is resharded."
-    return Seen(
+    return Observation(
         saw, {setting: count == once for setting, count in counts.items()}, {"kept": kept, "resharded": dealt}
     )
 
@@ -100,7 +100,7 @@ def ddp_peak(dist: Any, view: bool, to_none: bool, rows: int) -> float:
     "It can lower the peak of memory, by as much as all gradients take.",
     slack=0.05,
 )
-def bucket_views_save_one_gradient(few: int = 4, many: int = 1024, near: float = 0.25) -> Seen:
+def bucket_views_save_one_gradient(few: int = 4, many: int = 1024, near: float = 0.25) -> Observation:
     """Measure the peak with and without views, in gradients, after the first step."""
     settings = {
         "gradients stay between steps": (False, many),
@@ -117,7 +117,7 @@ def bucket_views_save_one_gradient(few: int = 4, many: int = 1024, near: float =
     saw = f"Counted in gradients, the peak falls by {told}."
     if min(saved.values()) <= near:
         saw += " Where it falls by nothing it is at the end of forward, and no gradient is there yet."
-    return Seen(saw, {setting: abs(part - 1) <= near for setting, part in saved.items()}, dict(saved))
+    return Observation(saw, {setting: abs(part - 1) <= near for setting, part in saved.items()}, dict(saved))
 
 
 def share_of_the_sum(dist: Any, scale_grads: bool, m: int, calls: int) -> float:
@@ -148,7 +148,7 @@ def share_of_the_sum(dist: Any, scale_grads: bool, m: int, calls: int) -> float:
     "With scale_grads=True, the default, gradients accumulated over calls of schedule.step are no sum, but a mean in "
     "which earlier calls count less and less.",
 )
-def step_scales_what_is_there(m: int = 4, calls: int = 2) -> Seen:
+def step_scales_what_is_there(m: int = 4, calls: int = 2) -> Observation:
     """Call step on the same rows without zero_grad, and compare with that many times the first gradient."""
     shares = {
         "scale_grads is left at True": on_two_ranks(share_of_the_sum, scale_grads=True, m=m, calls=calls),
@@ -159,7 +159,7 @@ def step_scales_what_is_there(m: int = 4, calls: int = 2) -> Seen:
         f"With m = {m}, after {calls} calls .grad has {scaled:.3f} of the right sum with scale_grads=True, "
         f"and {plain:.3f} with False, where one division at the end is left to you."
     )
-    return Seen(
+    return Observation(
         saw, {setting: share < 0.999 for setting, share in shares.items()}, {"share": round(scaled, 4)}
     )
 
@@ -184,7 +184,7 @@ def ddp_over_alone(dist: Any, summed: bool) -> float:
     "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     "On M ranks the gradient is M times smaller than that of one process with all rows, if the loss is a sum.",
 )
-def a_summed_loss_is_divided_by_ranks(smaller: float = 2.0, near: float = 1e-4) -> Seen:
+def a_summed_loss_is_divided_by_ranks(smaller: float = 2.0, near: float = 1e-4) -> Observation:
     """Give two ranks half of the rows each, and compare with one process that has all."""
     ratios = {
         "the loss is a sum over rows": on_two_ranks(ddp_over_alone, summed=True),
@@ -192,7 +192,7 @@ def a_summed_loss_is_divided_by_ranks(smaller: float = 2.0, near: float = 1e-4) 
     }
     summed, mean = ratios.values()
     saw = f"DDP's gradient on two ranks over that of one process: {summed:.3g} for a sum, {mean:.3g} for a mean."
-    return Seen(
+    return Observation(
         saw,
         {setting: abs(ratio * smaller - 1) <= near for setting, ratio in ratios.items()},
         {"sum": round(summed, 4)},

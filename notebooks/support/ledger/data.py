@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 
 from support.built import all_gather, reduce_scatter
 from support.imitated import in_threads
-from support.ledger.book import Seen, claim
+from support.ledger.book import Observation, claim
 
 
 @claim(
@@ -22,7 +22,7 @@ from support.ledger.book import Seen, claim
 )
 def a_resampled_epoch_meets_632(
     rows: int = 2000, shards: Sequence[int] = (500, 8), epochs: int = 200, near: float = 0.01
-) -> Seen:
+) -> Observation:
     """Draw rows by torch's RandomSampler with replacement, then whole shards, and count what an epoch meets."""
 
     def share(units: int) -> float:
@@ -35,7 +35,7 @@ def a_resampled_epoch_meets_632(
     told = ", ".join(f"{met:.1%} if {setting}".replace("%", " %") for setting, met in shares.items())
     saw = f"The mean of {epochs} epochs: {told}."
     holds = {setting: abs(met - 0.632) <= near for setting, met in shares.items()}
-    return Seen(saw, holds, dict(shares))
+    return Observation(saw, holds, dict(shares))
 
 
 class _Frozen(DistributedSampler[int]):
@@ -51,7 +51,7 @@ class _Frozen(DistributedSampler[int]):
     "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler",
     "Without set_epoch every epoch has the same order; with it each has another.",
 )
-def the_same_order_without_set_epoch(rows: int = 1000, epochs: int = 5, called: bool = True) -> Seen:
+def the_same_order_without_set_epoch(rows: int = 1000, epochs: int = 5, called: bool = True) -> Observation:
     """Compare the orders of a few epochs, of two samplers that differ in set_epoch alone."""
     rows_of_data: Any = range(rows)
 
@@ -67,7 +67,7 @@ def the_same_order_without_set_epoch(rows: int = 1000, epochs: int = 5, called: 
     with_it = orders(DistributedSampler if called else _Frozen)
     saw = f"In {epochs} epochs there are {with_it} orders if set_epoch is called, and {without} if it is not."
     holds = {"set_epoch is not called": without == 1, "set_epoch is called": with_it == epochs}
-    return Seen(saw, holds, {"with": with_it, "without": without})
+    return Observation(saw, holds, {"with": with_it, "without": without})
 
 
 class NumpyNoise(Dataset[float]):
@@ -95,7 +95,7 @@ def seeded_by_worker(worker: int) -> None:
     "https://tanelp.github.io/posts/a-bug-that-plagues-thousands-of-open-source-ml-projects/",
     "Augmentations that draw from NumPy are the same in all workers of a DataLoader.",
 )
-def numpy_repeats_in_workers(workers: int = 2, init: Callable[[int], None] | None = None) -> Seen:
+def numpy_repeats_in_workers(workers: int = 2, init: Callable[[int], None] | None = None) -> Observation:
     """Let each worker draw, and compare: a generator that the dataset has is copied into each of them."""
     same = {}
     for setting, own in (
@@ -113,7 +113,7 @@ def numpy_repeats_in_workers(workers: int = 2, init: Callable[[int], None] | Non
         f"A worker draws {words[shared]} from NumPy's global generator, which torch seeds in each, and "
         f"{words[own_one]} from a default_rng that was made with the dataset."
     )
-    return Seen(saw, same)
+    return Observation(saw, same)
 
 
 @claim(
@@ -124,7 +124,7 @@ def numpy_repeats_in_workers(workers: int = 2, init: Callable[[int], None] | Non
 )
 def a_ring_costs_the_same(
     ranks: Sequence[int] = (2, 4, 8), values: int = 840, latency_is_worth: int = 500
-) -> Seen:
+) -> Observation:
     """Run notebook 06's ring on imitated ranks; count what rank 0 sends, and how often."""
     sent = []
     messages = []
@@ -148,4 +148,4 @@ def a_ring_costs_the_same(
         "only bandwidth counts": max(sent) <= 2,
         f"a message is worth {latency_is_worth} values": max(costs) <= 2 * min(costs),
     }
-    return Seen(saw, holds, {"sent": sent[-1], "messages": messages[-1]})
+    return Observation(saw, holds, {"sent": sent[-1], "messages": messages[-1]})

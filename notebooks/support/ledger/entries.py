@@ -56,7 +56,7 @@ def tried(claim: Claim) -> LedgerEntry:
 
 def try_all(claims: Iterable[Claim], tell: Callable[[Claim, LedgerEntry], None]) -> dict[str, LedgerEntry]:
     """Run claims in turn and tell of each; the real ranks end with it, whatever happens."""
-    from support.ledger.crew import dismiss
+    from support.ledger.crew import end_two_ranks
 
     entries = {}
     try:
@@ -64,7 +64,7 @@ def try_all(claims: Iterable[Claim], tell: Callable[[Claim, LedgerEntry], None])
             entries[claim.name] = tried(claim)
             tell(claim, entries[claim.name])
     finally:
-        dismiss()
+        end_two_ranks()
     return entries
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from support.ledger.book import Seen, claim
+from support.ledger.book import Observation, claim
 
 
 def _flat(model: nn.Module) -> Tensor:
@@ -30,7 +30,7 @@ def _tower(seed: int = 0, layers: int = 8) -> nn.Sequential:
     "https://github.com/pytorch/torchtitan/issues/596",
     "clip_grad_norm_ on a pipeline's rank sees the gradients of one stage, so it does not clip as on the whole model.",
 )
-def clipping_by_stage(stages: int = 8, long: float = 0.01, wide: float = 1e6) -> Seen:
+def clipping_by_stage(stages: int = 8, long: float = 0.01, wide: float = 1e6) -> Observation:
     """Clip each stage by itself to the same norm, and look at the whole gradient."""
     norms = []
     for max_norm in (long, wide):
@@ -46,7 +46,7 @@ def clipping_by_stage(stages: int = 8, long: float = 0.01, wide: float = 1e6) ->
         f"longer than max_norm, and {norms[1]:.2f} times where none is."
     )
     settings = ("stages are longer than max_norm", "no stage is longer than max_norm")
-    return Seen(
+    return Observation(
         saw, {s: abs(norm - 1) > 0.01 for s, norm in zip(settings, norms, strict=True)}, {"times": norms[0]}
     )
 
@@ -60,7 +60,7 @@ def clipping_by_stage(stages: int = 8, long: float = 0.01, wide: float = 1e6) ->
 )
 def accumulating_equals_the_full_batch(
     unequal: Sequence[int] = (12, 3, 7, 2), equal: Sequence[int] = (6, 6, 6, 6)
-) -> Seen:
+) -> Observation:
     """Compare the accumulated gradient with that of one batch, by the share that it is off."""
     off = {
         "parts have equally many tokens": _off(equal, summed=False),
@@ -72,7 +72,7 @@ def accumulating_equals_the_full_batch(
         f"Parts of {', '.join(map(str, unequal))} tokens, each averaged by itself, give a gradient {apart:.0%} off; "
         f"summed and divided once it is {once:.0%} off, and with equal parts {equally:.0%}."
     )
-    return Seen(
+    return Observation(
         saw.replace("%", " %"),
         {setting: share < 1e-9 for setting, share in off.items()},
         {"off": round(apart, 3)},
@@ -103,7 +103,7 @@ def _off(parts: Iterable[int], *, summed: bool) -> float:
 )
 def adam_ignores_the_scale(
     times: float = 8.0, gradients: Sequence[float] = (1.0, 1e-8), decay: float = 0.0
-) -> Seen:
+) -> Observation:
     """Train one weight vector with gradients as they are and `times` as large, and compare how far it went."""
     changes = []
     for size in gradients:
@@ -115,7 +115,7 @@ def adam_ignores_the_scale(
     )
     settings = ("gradients are far above eps", "gradients are as small as eps")
     holds = {setting: change < 0.001 for setting, change in zip(settings, changes, strict=True)}
-    return Seen(saw.replace("%", " %"), holds, {"small": changes[1]})
+    return Observation(saw.replace("%", " %"), holds, {"small": changes[1]})
 
 
 def _moved(factor: float, decay: float) -> Tensor:

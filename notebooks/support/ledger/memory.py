@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib.saved import LiveTensors
-from support.ledger.book import Seen, claim
+from support.ledger.book import Observation, claim
 
 SUBLINEAR = "https://arxiv.org/abs/1604.06174"
 
@@ -33,7 +33,7 @@ def _layers(count: int, width: int) -> nn.Sequential:
     SUBLINEAR,
     "Memory that grows more slowly costs one more forward per mini-batch.",
 )
-def recompute_costs_one_forward(layers: int = 8, share: float = 1.0, near: float = 0.02) -> Seen:
+def recompute_costs_one_forward(layers: int = 8, share: float = 1.0, near: float = 0.02) -> Observation:
     """Count the floating-point operations of a step with and without a checkpoint around a `share` of the layers."""
     model = _layers(layers, 16)
     cut = round(2 * layers * (1 - share))
@@ -57,7 +57,7 @@ def recompute_costs_one_forward(layers: int = 8, share: float = 1.0, near: float
         f"At as many operations a second the speed is {speed:.0%} of what it was."
     )
     held = abs(more - 1) <= near and abs(speed - 0.75) <= near
-    return Seen(
+    return Observation(
         saw.replace("%", " %"), {"operations decide the time": held}, {"forwards more": more, "speed": speed}
     )
 
@@ -69,7 +69,7 @@ def recompute_costs_one_forward(layers: int = 8, share: float = 1.0, near: float
     "A net of n layers can be trained in memory that grows as the square root of n.",
     slack=0.02,
 )
-def memory_grows_as_root(sizes: Sequence[int] = (9, 81), near: float = 0.25) -> Seen:
+def memory_grows_as_root(sizes: Sequence[int] = (9, 81), near: float = 0.25) -> Observation:
     """Take the peak of all tensors that a step makes: nine times the layers should need three times the memory."""
 
     def peak(layers: int, segments: int) -> int:
@@ -94,7 +94,7 @@ def memory_grows_as_root(sizes: Sequence[int] = (9, 81), near: float = 0.25) -> 
         f"with {math.isqrt(small)} segments throughout; the root would be {growth:g}."
     )
     holds = {setting: abs(ratio / growth - 1) <= near for setting, ratio in ways.items()}
-    return Seen(saw, holds, {"root": rooted, "fixed": fixed})
+    return Observation(saw, holds, {"root": rooted, "fixed": fixed})
 
 
 @claim(
@@ -106,7 +106,7 @@ def memory_grows_as_root(sizes: Sequence[int] = (9, 81), near: float = 0.25) -> 
 )
 def backward_is_twice_forward(
     rows: int = 1024, width: int = 512, rounds: int = 7, twice: tuple[float, float] = (1.6, 2.7)
-) -> Seen:
+) -> Observation:
     """Time both in turns, in CPU seconds of one thread, which a busy machine does not stretch."""
     x = torch.randn(rows, width, generator=torch.Generator().manual_seed(0)).requires_grad_()
     weight = torch.ones(width, width, requires_grad=True)
@@ -131,7 +131,7 @@ def backward_is_twice_forward(
         f"Backward takes {first:.1f} times forward for three products, and {second:.1f} times for three tanh."
     )
     low, high = twice
-    return Seen(
+    return Observation(
         saw, {setting: low <= ratio <= high for setting, ratio in ratios.items()}, {"products": first}
     )
 

@@ -20,7 +20,7 @@ from lib.schedules import (
     zero_bubble_h1,
 )
 from lib.text import format_share
-from support.ledger.book import Seen, claim
+from support.ledger.book import Observation, claim
 from support.ledger.units import end_of_units, in_pairs, singles
 
 DUALPIPE = "https://github.com/deepseek-ai/DualPipe"
@@ -28,7 +28,7 @@ MEGATRON = "https://arxiv.org/abs/2104.04473"
 NEAR = 1e-9
 
 
-def listed(values: Sequence[float], form: str = "{:g}") -> str:
+def _told(values: Sequence[float], form: str = "{:g}") -> str:
     """Write numbers behind each other: "2, 6, 14"."""
     return ", ".join(form.format(value) for value in values)
 
@@ -42,7 +42,7 @@ def listed(values: Sequence[float], form: str = "{:g}") -> str:
 )
 def bubble_at_four_per_stage(
     stages: Sequence[int] = (4, 8, 32), per_stage: int = 4, negligible: float = 0.05
-) -> Seen:
+) -> Observation:
     """Count idle time with F = R = 1 and B = 2; an early recompute saves each of n - 1 ranks one R on the way back."""
     waits = []
     early = []
@@ -52,15 +52,15 @@ def bubble_at_four_per_stage(
         waits.append(1 - 4 * m / whole)
         early.append(1 - 4 * m / (whole - (n - 1)))
     saw = (
-        f"With {per_stage} micro-batches per stage, {listed([100 * share for share in waits], '{:.0f}')} % of all time "
-        f"is idle on {listed(stages)} stages, and {listed([100 * share for share in early], '{:.0f}')} % if recomputes "
+        f"With {per_stage} micro-batches per stage, {_told([100 * share for share in waits], '{:.0f}')} % of all time "
+        f"is idle on {_told(stages)} stages, and {_told([100 * share for share in early], '{:.0f}')} % if recomputes "
         f"start early. We call up to {format_share(negligible)} negligible."
     )
     holds = {
         "a recompute waits for the gradient": max(waits) <= negligible,
         "a recompute starts early": max(early) <= negligible,
     }
-    return Seen(saw, holds, {"idle": max(waits), "idle, early": max(early)})
+    return Observation(saw, holds, {"idle": max(waits), "idle, early": max(early)})
 
 
 @claim(
@@ -70,7 +70,7 @@ def bubble_at_four_per_stage(
     "DualPipeV's bubble is (PP/2 − 1)(F&B + B − 3W), where PP stages lie on PP/2 ranks and F&B is a forward and a "
     "backward that overlap.",
 )
-def dualpipe_v_bubble(ranks: Sequence[int] = (2, 4, 8), weight: float = 1.0) -> Seen:
+def dualpipe_v_bubble(ranks: Sequence[int] = (2, 4, 8), weight: float = 1.0) -> Observation:
     """Let a pair last as long as its F and its B together, and compare both readings of what it hands on when."""
     ticks = {"F": 1.0, "B": 1.0 + weight, "I": 1.0, "W": weight}
     together = ticks["F"] + ticks["B"]
@@ -84,14 +84,16 @@ def dualpipe_v_bubble(ranks: Sequence[int] = (2, 4, 8), weight: float = 1.0) -> 
         ]
         bubbles[name] = [end - 2 * m * together for end, (m, _) in zip(ends, made, strict=True)]
     saw = (
-        f"On {listed(ranks)} ranks the formula says {listed(claimed)}. The bubble is {listed(bubbles['unbreakable'])} "
-        f"if a pair is one unit, and {listed(bubbles['at once'])} if its F sends as soon as it has ended."
+        f"On {_told(ranks)} ranks the formula says {_told(claimed)}. The bubble is {_told(bubbles['unbreakable'])} "
+        f"if a pair is one unit, and {_told(bubbles['at once'])} if its F sends as soon as it has ended."
     )
     holds = {
         "a pair of F and B is unbreakable": _all_near(bubbles["unbreakable"], claimed),
         "the F of a pair sends at once": _all_near(bubbles["at once"], claimed),
     }
-    return Seen(saw, holds, {"unbreakable": bubbles["unbreakable"][-1], "at once": bubbles["at once"][-1]})
+    return Observation(
+        saw, holds, {"unbreakable": bubbles["unbreakable"][-1], "at once": bubbles["at once"][-1]}
+    )
 
 
 @claim(
@@ -101,7 +103,7 @@ def dualpipe_v_bubble(ranks: Sequence[int] = (2, 4, 8), weight: float = 1.0) -> 
     "ZB1P's bubble is (PP − 1)(F + B − 2W). A reader asks whether that is a typo, since the zero bubble paper has "
     "(p − 1)(F + B − W) for ZB-H1.",
 )
-def zb1p_is_no_typo(ranks: Sequence[int] = (2, 4, 8), whole: float = 1.8, weight: float = 0.7) -> Seen:
+def zb1p_is_no_typo(ranks: Sequence[int] = (2, 4, 8), whole: float = 1.8, weight: float = 0.7) -> Observation:
     """Take unequal ticks, so that the two readings of B can't agree by chance."""
     half = whole - weight
     measured = [
@@ -110,16 +112,16 @@ def zb1p_is_no_typo(ranks: Sequence[int] = (2, 4, 8), whole: float = 1.8, weight
     report = [[(n - 1) * (1 + b - 2 * weight) for n in ranks] for b in (whole, half)]
     paper = [(n - 1) * (1 + half - weight) for n in ranks]
     saw = (
-        f"Take F = 1, I = {half:g}, W = {weight:g}. Then {listed(ranks)} ranks have bubbles of "
-        f"{listed(measured, '{:.3g}')} ticks. The report's formula gives {listed(report[0], '{:.3g}')} if B is the "
-        f"whole backward, and {listed(report[1], '{:.3g}')} if it is I alone. The paper's B is I, and its formula "
-        f"gives {listed(paper, '{:.3g}')}."
+        f"Take F = 1, I = {half:g}, W = {weight:g}. Then {_told(ranks)} ranks have bubbles of "
+        f"{_told(measured, '{:.3g}')} ticks. The report's formula gives {_told(report[0], '{:.3g}')} if B is the "
+        f"whole backward, and {_told(report[1], '{:.3g}')} if it is I alone. The paper's B is I, and its formula "
+        f"gives {_told(paper, '{:.3g}')}."
     )
     holds = {
         "B is the whole backward, as the report defines it": _all_near(measured, report[0]),
         "B is the input's half, as in the paper": _all_near(measured, report[1]),
     }
-    return Seen(saw, holds, {"bubble": measured[-1]})
+    return Observation(saw, holds, {"bubble": measured[-1]})
 
 
 @claim(
@@ -130,11 +132,11 @@ def zb1p_is_no_typo(ranks: Sequence[int] = (2, 4, 8), whole: float = 1.8, weight
 )
 def pp_plus_one_held(
     ranks: Sequence[int] = (2, 4, 8), make: Callable[[int, int], Schedule] = dualpipe_v
-) -> Seen:
+) -> Observation:
     """Count activations of a stage until W, or a whole backward, lets them go."""
     held = [max(live_activations(make(4 * n, n))) for n in ranks]
-    saw = f"On {listed(ranks)} ranks with two stages each, the fullest rank holds {listed(held)}."
-    return Seen(saw, {f"PP = {2 * n}": most == 2 * n + 1 for n, most in zip(ranks, held, strict=True)})
+    saw = f"On {_told(ranks)} ranks with two stages each, the fullest rank holds {_told(held)}."
+    return Observation(saw, {f"PP = {2 * n}": most == 2 * n + 1 for n, most in zip(ranks, held, strict=True)})
 
 
 @claim(
@@ -146,7 +148,7 @@ def pp_plus_one_held(
 )
 def one_f_one_b_holds_less(
     n: int = 4, micro_batches: Sequence[int] = (8, 32), message: float = 0.0, late: float = 0.1
-) -> Seen:
+) -> Observation:
     """Compare both with free messages and with late ones: holding less is sure, and equal time is not."""
     ends = {}
     holds = {}
@@ -158,10 +160,10 @@ def one_f_one_b_holds_less(
         less = all(max(live_activations(one_f_one_b(m, n))) <= n for m in micro_batches)
         holds[setting] = less and _all_near(*ends[setting])
     held = [max(live_activations(one_f_one_b(m, n))) for m in micro_batches]
-    saw = f"With m = {listed(micro_batches)} on {n} ranks 1F1B holds {listed(held)}, GPipe {listed(micro_batches)}."
+    saw = f"With m = {_told(micro_batches)} on {n} ranks 1F1B holds {_told(held)}, GPipe {_told(micro_batches)}."
     for setting, (all_forwards, in_turn) in ends.items():
-        saw += f" If {setting}, GPipe takes {listed(all_forwards)} ticks, 1F1B {listed(in_turn)}."
-    return Seen(saw, holds, {"held": held[-1], "late": ends[setting][1][-1]})
+        saw += f" If {setting}, GPipe takes {_told(all_forwards)} ticks, 1F1B {_told(in_turn)}."
+    return Observation(saw, holds, {"held": held[-1], "late": ends[setting][1][-1]})
 
 
 @claim(
@@ -170,7 +172,7 @@ def one_f_one_b_holds_less(
     MEGATRON,
     "With v stages on each rank, interleaving divides 1F1B's bubble by v; it sends v times as many messages.",
 )
-def interleaving_divides_by_v(n: int = 4, stages: Sequence[int] = (2, 4), late: float = 0.5) -> Seen:
+def interleaving_divides_by_v(n: int = 4, stages: Sequence[int] = (2, 4), late: float = 0.5) -> Observation:
     """Compare bubbles with free messages, and with late ones, which 1F1B has to wait for as well."""
     m = 4 * n
     divided = {}
@@ -185,7 +187,7 @@ def interleaving_divides_by_v(n: int = 4, stages: Sequence[int] = (2, 4), late: 
     saw = f"On {n} ranks the bubble is divided {', '.join(told)}; a rank's forward takes 1."
     holds = {"messages are free": all(divided[v, 0.0] >= v - NEAR for v in stages)}
     holds |= {f"v = {v} and a message takes {late:g} ticks": divided[v, late] >= v - NEAR for v in stages}
-    return Seen(saw, holds, {f"v = {v}": divided[v, late] for v in stages})
+    return Observation(saw, holds, {f"v = {v}": divided[v, late] for v in stages})
 
 
 @claim(
@@ -195,7 +197,7 @@ def interleaving_divides_by_v(n: int = 4, stages: Sequence[int] = (2, 4), late: 
     "With F = I = W the V-shaped schedule has no bubble and holds no more than 1F1B; the optimizer's barrier between "
     "steps has to go for that.",
 )
-def zb_v_has_no_bubble(n: int = 4, m: int = 8, weight: float = 0.5) -> Seen:
+def zb_v_has_no_bubble(n: int = 4, m: int = 8, weight: float = 0.5) -> Observation:
     """Take one step alone, and a second one that each rank begins as soon as it is done with the first."""
     made = zbv(m, n)
     again = [
@@ -214,7 +216,7 @@ def zb_v_has_no_bubble(n: int = 4, m: int = 8, weight: float = 0.5) -> Seen:
         f"a further step adds {both - alone - work:g}. A rank holds {held:g} activations, 1F1B {n}."
     )
     holds = {setting: bubble <= NEAR and held <= n for setting, bubble in bubbles.items()}
-    return Seen(saw, holds, {"alone": alone - work, "further": both - alone - work, "held": held})
+    return Observation(saw, holds, {"alone": alone - work, "further": both - alone - work, "held": held})
 
 
 def _all_near(ones: Sequence[float], others: Sequence[float]) -> bool:

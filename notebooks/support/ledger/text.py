@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from lib.text import format_share
-from support.ledger.book import Seen, claim
+from support.ledger.book import Observation, claim
 
 NOTEBOOKS = Path(__file__).resolve().parents[2]
 OURS = 0.15  # the share by which a factor may move while the notebooks are written on
@@ -56,7 +56,7 @@ def places(lengths: Sequence[int], batch: int, pool: int) -> int:
     "less.",
     slack=OURS,
 )
-def packing_doubles(batch: int = 32, factor: float = 2.0, pool: int = 16) -> Seen:
+def packing_doubles(batch: int = 32, factor: float = 2.0, pool: int = 16) -> Observation:
     """Compare places with words: the most that packing can gain where the time goes with the places."""
     lengths = sentence_words()
     gains = [places(lengths, batch, size) / sum(lengths) for size in (1, pool)]
@@ -65,7 +65,7 @@ def packing_doubles(batch: int = 32, factor: float = 2.0, pool: int = 16) -> See
         f"{gains[1]:.2f} if pools of {pool} batches are sorted by length. So much packing can gain."
     )
     settings = ("batches are shuffled", "batches are pooled by length")
-    return Seen(
+    return Observation(
         saw,
         {s: g >= factor for s, g in zip(settings, gains, strict=True)},
         dict(zip(settings, gains, strict=True)),
@@ -79,7 +79,7 @@ def packing_doubles(batch: int = 32, factor: float = 2.0, pool: int = 16) -> See
     "Up to half of all tokens can be padding, where every sequence is filled up to the longest that is allowed.",
     slack=OURS,
 )
-def half_is_padding(batch: int = 32, half: float = 0.5) -> Seen:
+def half_is_padding(batch: int = 32, half: float = 0.5) -> Observation:
     """Fill up to the longest of all sentences, to the longest of a batch, and none."""
     lengths = sentence_words()
     words = sum(lengths)
@@ -93,7 +93,7 @@ def half_is_padding(batch: int = 32, half: float = 0.5) -> Seen:
         f"Of the places of our sentences {format_share(whole)} are padding if all are as long as the longest, "
         f"{format_share(own)} if a batch of {batch} is as long as its own, {format_share(pooled)} with pools."
     )
-    return Seen(
+    return Observation(
         saw, {setting: share >= half for setting, share in shares.items()}, {"own": own, "whole": whole}
     )
 
@@ -105,9 +105,9 @@ def half_is_padding(batch: int = 32, half: float = 0.5) -> Seen:
     "Batches of roughly the same length keep padding small.",
     slack=1.0,
 )
-def same_length_small_padding(batch: int = 32, pool: int = 16, small: float = 0.15) -> Seen:
+def same_length_small_padding(batch: int = 32, pool: int = 16, small: float = 0.15) -> Observation:
     """Sort within pools of batches, as group_by_length does with pools of 50 batches at most."""
     lengths = sentence_words()
     padding = 1 - sum(lengths) / places(lengths, batch, pool)
     saw = f"With pools of {pool} batches of {batch}, {format_share(padding)} of the places are padding."
-    return Seen(saw, {f"pools have {pool} batches": padding <= small}, {"padding": padding})
+    return Observation(saw, {f"pools have {pool} batches": padding <= small}, {"padding": padding})

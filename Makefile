@@ -9,6 +9,7 @@ FAST ?=
 RECORD ?=
 PDF ?=
 CHECK ?=
+UPDATE ?=
 REPO ?=
 REF ?=
 
@@ -16,7 +17,7 @@ REF ?=
 FIRST = $(firstword $(wildcard mine/00_start_here.ipynb notebooks/00_start_here.ipynb))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab copy test prove run save site bench lint stamp readme environment environment-test
+.PHONY: help lab copy test prove run save site ledger bench lint stamp readme environment environment-test
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -58,6 +59,10 @@ save: environment-test ## run one notebook and save its outputs: NB=03, NB=all (
 site: environment-test ## build the course as pages that need no kernel, build/site (15 minutes once, then what has changed): NB=03 runs one, PDF=1, CHECK=1
 	@echo "Building build/site (the first time each notebook is run and each figure drawn in its settings: 15 minutes)."
 	@$(PY) -m tools.site $(NB) $(if $(PDF),--pdf) $(if $(CHECK),--check)
+
+ledger: environment ## run published claims again, say what has flipped (1 minute; UPDATE=1 stores what they say now)
+	@echo "Running the ledger of published claims (1 minute)."
+	@$(PY) -m tools.ledger $(if $(UPDATE),--update)
 
 bench: environment ## print the benchmark tables (8 minutes)
 	@echo "Measuring the benchmark tables: ours against torch's, interleaved (8 minutes; close what else is running)."

@@ -178,8 +178,8 @@ def test_every_notebook_makes_a_page_whose_links_pictures_and_anchors_are_there(
     made = build(tmp_path / "site", [*ROOT.glob("notebooks/*.ipynb")], stored)
     check_files(made.folder, report)
     assert report.faults == []
-    assert report.counts["pages"] == len(COURSE) + 4
-    assert all(page.exercises for page in made.pages[:-1])
+    assert report.counts["pages"] == len(COURSE) + 5
+    assert all(page.exercises for page in made.pages[:-2])
 
 
 def test_two_pictures_of_an_explorer_with_one_alt_text_are_a_fault_of_the_page(site: Site, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""The folder of the site: pages, pictures, notebooks to download, index, glossary, what the search reads."""
+"""The folder of the site: pages, pictures, notebooks to download, index, ledger, glossary, what the search reads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.site import chinese, frame, index, search
+from tools.site.ledger import ledger_page
 from tools.site.links import GLOSSARY_IN_CHINESE, Links
 from tools.site.page import Page, Pictures, Writer
 from tools.site.run import Executed
@@ -21,7 +22,7 @@ MOST_SETTINGS = 12_000
 
 @dataclass(frozen=True)
 class Site:
-    """A built site: its folder, its pages in order, the glossary last."""
+    """A built site: its folder, its pages in order, the ledger and the glossary last."""
 
     folder: Path
     pages: list[Page]
@@ -60,15 +61,15 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
             print(f"{path.name}: {explorers} explorers in {done.settings} settings, {took}", flush=True)
             for kept in done.kept:
                 print(f"    the text names a setting that would have been left out: {kept}")
-    words = index.glossary(links)
-    write_pages(new, pages, words, links)
+    lists = [ledger_page(links), index.glossary(links)]
+    write_pages(new, pages, lists, links)
     if (links.root / GLOSSARY_IN_CHINESE).exists():
         write_in_chinese(new, pages, links)
     if settings > MOST_SETTINGS:
         raise ValueError(f"{settings} settings are drawn, {MOST_SETTINGS} may be: fewer stops, or fewer named in texts")
     shutil.rmtree(out, ignore_errors=True)
     new.rename(out)
-    return Site(out, [*pages, words])
+    return Site(out, [*pages, *lists])
 
 
 def cpu_seconds() -> float:
@@ -82,8 +83,8 @@ def stored(path: Path) -> Executed:
     return Executed(json.loads(path.read_text(encoding="utf-8")), {}, {})
 
 
-def write_pages(folder: Path, pages: Sequence[Page], words: Page, links: Links) -> None:
-    """Write the pages, the index, the glossary and what the search reads."""
+def write_pages(folder: Path, pages: Sequence[Page], lists: Sequence[Page], links: Links) -> None:
+    """Write the pages, the index, the lists (ledger and glossary) and what the search reads."""
     repository = links.project.repository
     for place, page in enumerate(pages):
         main = f"<article>\n{page.body}\n</article>\n{frame.turn(pages, place)}"
@@ -91,16 +92,20 @@ def write_pages(folder: Path, pages: Sequence[Page], words: Page, links: Links) 
             page.title, main, contents=frame.contents(page), number=page.stem[:2], repository=repository
         )
         (folder / page.name).write_text(whole, encoding="utf-8")
-    for name, title, body in (
-        ("index.html", frame.NAME, index.index(pages, links)),
-        (words.name, words.title, f"<article>\n{words.body}\n</article>"),
-    ):
-        elsewhere = name.replace(".html", ".zh.html") if (links.root / GLOSSARY_IN_CHINESE).exists() else ""
-        (folder / name).write_text(
-            frame.document(title, body, scripts=["site.js"], repository=repository, elsewhere=elsewhere),
-            encoding="utf-8",
+    in_chinese = {"index.html", "glossary.html"} if (links.root / GLOSSARY_IN_CHINESE).exists() else set()
+
+    def write(name: str, title: str, main: str, listed: str = "") -> None:
+        elsewhere = name.replace(".html", ".zh.html") if name in in_chinese else ""
+        whole = frame.document(
+            title, main, contents=listed, scripts=["site.js"], repository=repository, elsewhere=elsewhere
         )
-    (folder / "static" / "sections.js").write_text(search.script([*pages, words]), encoding="utf-8")
+        (folder / name).write_text(whole, encoding="utf-8")
+
+    write("index.html", frame.NAME, index.index(pages, links))
+    for page in lists:
+        listed = frame.contents(page) if any(section.level == 2 for section in page.sections) else ""
+        write(page.name, page.title, f"<article>\n{page.body}\n</article>", listed)
+    (folder / "static" / "sections.js").write_text(search.script([*pages, *lists]), encoding="utf-8")
 
 
 def write_in_chinese(folder: Path, pages: Sequence[Page], links: Links) -> None:

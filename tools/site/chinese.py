@@ -28,6 +28,7 @@ class Said:
     dark: str
     notebooks: str
     words: str
+    ledger: str
     repository: str
 
 
@@ -42,6 +43,7 @@ ENGLISH = Said(
     dark="Dark",
     notebooks="All notebooks",
     words="Glossary",
+    ledger="Ledger",
     repository="Repository",
 )
 CHINESE = Said(
@@ -55,6 +57,7 @@ CHINESE = Said(
     dark="深色",
     notebooks="全部 notebook",
     words="术语表",
+    ledger="论断复核",
     repository="代码仓库",
 )
 #: A line's end inside a Chinese sentence would be shown as a space.

@@ -64,7 +64,7 @@ def document(
 </div>
 <footer class="foot">
 <p><a href="{said.home}">{said.notebooks}</a> · <a href="{said.glossary}">{said.words}</a> ·
-<a href="{repository}">{said.repository}</a></p>
+<a href="ledger.html">{said.ledger}</a> · <a href="{repository}">{said.repository}</a></p>
 </footer>
 </body>
 </html>

@@ -169,7 +169,8 @@ def index(pages: Sequence[Page], links: Links) -> str:
 see, break and fix it. No GPU is needed.</p>
 <p>Here the course can be read without installing anything: move the controls of the figures, guess before you look,
 fold out hints and solutions. To <em>write</em> the mechanism, open a notebook in Colab or download it; every number on
-these pages comes from one run of it.</p></div>
+these pages comes from one run of it.</p>
+<p>What others have published about all this is run again, too: see <a href="ledger.html">the ledger</a>.</p></div>
 {picture(listed)}
 <section id="progress" hidden aria-labelledby="progress-title"><h2 id="progress-title">What you have done</h2>
 <p id="progress-said"></p>

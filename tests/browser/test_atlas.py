@@ -126,7 +126,7 @@ ASKED = [
     *("n00.guess_weight", "n01.guess_pipeline", "n01.guess_who_gains", "n02.guess_loads", "n02.guess_handed_out"),
     *("n03.guess_harmful", "n03.guess_missed_percent", "n05.guess_peak_megabytes", "n07.guess_way", "n08.guess_held"),
     *("n08.guess_idle", "n09.guess_late", "n10.guess_flops", "n11.guess_ages", "n11.guess_first"),
-    *("n14.guess_interleaved", "n15.guess_loss"),
+    *("n14.guess_interleaved", "n15.guess_loss", "n15.guess_wrong_stage"),
 ]
 
 

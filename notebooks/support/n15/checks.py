@@ -14,13 +14,13 @@ from support.n15.cost_checks import check_exposed as check_exposed
 from support.n15.cost_checks import check_memory as check_memory
 from support.n15.cost_checks import check_parts as check_parts
 from support.n15.group_trials import fault_of_average, fault_of_clip
-from support.n15.guesses import guess_all_cards as guess_all_cards
 from support.n15.guesses import guess_any_order as guess_any_order
 from support.n15.guesses import guess_clipped as guess_clipped
 from support.n15.guesses import guess_gathers as guess_gathers
 from support.n15.guesses import guess_loss as guess_loss
 from support.n15.guesses import guess_scaled as guess_scaled
 from support.n15.guesses import guess_stages as guess_stages
+from support.n15.guesses import guess_two_sequences as guess_two_sequences
 from support.n15.guesses import guess_wrong_stage as guess_wrong_stage
 from support.n15.solved import average, clip, follow, pipeline_step
 from support.n15.trials import fault_of_follow, fault_of_step
@@ -110,6 +110,23 @@ check_pipeline_step = Exercise(
                 "    part.zero_grad()\n    kept, total = [], 0.0",
             ),
             "The last rank has to return the loss.": ("return total if behind is None else None", ""),
+            "Gradients of earlier steps are divided as well: divide what is added, not the sums.": (
+                " / m\n",
+                "\n",
+                "    return total if",
+                "    for p in part.parameters():\n        p.grad /= m\n    return total / m if",
+            ),
+            "The last rank, too, goes forward with every micro-batch before it goes back.": (
+                "y.item()\n",
+                "y.item(); y.backward()\n",
+                "            y.backward()\n        else",
+                "            pass\n        else",
+            ),
+            "Each forward is done twice, and the first graph is thrown away: with dropout these are other numbers.": (
+                _BACK,
+                "part(x).backward(gradient)",
+            ),
+            "item() gives a number; a sum of losses is a tensor with the graphs of all.": ("y.item()", "y"),
         },
     ),
 )
@@ -125,7 +142,7 @@ check_follow = Exercise(
     "follow",
     reference=follow,
     judge=judged(
-        fault_of_follow, "loss and gradients are those of one process in five orders, on 2 and 3 ranks."
+        fault_of_follow, "ten orders are followed, five of them random, and give what one process gives."
     ),
     mistakes=famous(
         follow,
@@ -172,6 +189,21 @@ check_follow = Exercise(
                 "return total if behind is None else None",
                 "return total",
             ),
+            "That is GPipe's order, whatever the list says.": (
+                "in actions:",
+                'in sorted(actions, key=lambda a: (a[0] == "B", a[1])):',
+            ),
+            "The list says which micro-batch goes back; it need not be the oldest.": (
+                "kept.pop(i)",
+                "kept.pop(next(iter(kept)))",
+            ),
+            "Gradients of earlier steps are divided as well: divide what is added, not the sums.": (
+                " / m\n",
+                "\n",
+                "    return total if",
+                "    for p in part.parameters():\n        p.grad /= m\n    return total / m if",
+            ),
+            "item() gives a number; a sum of losses is a tensor with the graphs of all.": ("y.item()", "y"),
         },
     ),
 )
@@ -232,6 +264,10 @@ check_average = Exercise(
                 "Flattened in one order, cut in another.": (
                     _FLAT,
                     _FLAT.replace("in gradients]", "in gradients[::-1]]"),
+                ),
+                "These gradients are of float64: float32 loses half of their digits.": (
+                    _FLAT,
+                    _FLAT + ".float()",
                 ),
             },
         ),

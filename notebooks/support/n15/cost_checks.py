@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from support.kit.exercise import Exercise, cases
@@ -16,136 +16,160 @@ _SMALL = Model()
 _LARGE = Model(70e9, 80, 8192, 8192, 512)
 
 
-def _is_number(got: Any) -> bool:
-    return isinstance(got, (int, float)) and not isinstance(got, bool)
+def _away(got: Any, expected: float, form: str) -> str:
+    """Say what a number should be, "" if it is that. form: how numbers are written, with their unit."""
+    right = form.format(expected)
+    if not isinstance(got, (int, float)) or isinstance(got, bool):
+        return f"expected {right}, got {got!r}"
+    close = math.isclose(got, expected, rel_tol=1e-9, abs_tol=1e-12)
+    return "" if close else f"expected {right}, got {form.format(got)}"
+
+
+def _by_formula(
+    reference: Any, cases_: Any, fault: Any, praise: str, table: Mapping[str, Sequence[str]]
+) -> Exercise:
+    """Make an exercise that is one formula: compared in all cases, its mistakes are edits of the reference."""
+    return Exercise(
+        reference.__name__,
+        reference=reference,
+        cases=cases_,
+        fault=fault,
+        praise=praise + " in {count} cases",
+        throughout=True,
+        mistakes=famous(reference, table),
+    )
 
 
 # ---- exercise 5: bytes of a rank
 
 
 def _bytes(got: Any, expected: float, case: Mapping[str, Any]) -> str:
-    if not _is_number(got):
-        return f"expected {expected:,.0f} bytes, got {got!r}"
-    if math.isclose(got, expected, rel_tol=1e-9):
-        return ""
-    return f"expected {expected:,.0f} bytes, got {got:,.0f}"
+    return _away(got, expected, "{:,.0f} bytes")
 
 
 _WORKING = "32 * unit if recompute else 0"
 _STATES = "(whole + (18 - whole) / replicas)"
 
-_MEMORY_CASES = cases(
-    "model n held recompute zero replicas",
-    [
-        (model, n, held, recompute, zero, replicas)
-        for model, n, held, recompute in (
-            (_SMALL, 1, 1, False),
-            (_SMALL, 8, 8, False),
-            (_SMALL, 8, 1.5, True),
-            (_LARGE, 12, 12, True),
-            (_SMALL, 4, 3, True),
-        )
-        for zero, replicas in ((0, 1), (0, 8), (1, 8), (1, 64), (2, 8), (2, 3), (3, 8), (3, 64))
-    ],
-)
 
-check_memory = Exercise(
-    "memory_of_rank",
-    reference=memory_of_rank,
-    cases=_MEMORY_CASES,
-    fault=_bytes,
-    praise="the bytes of a rank in {count} cases",
-    throughout=True,
-    mistakes=famous(
-        memory_of_rank,
-        {
-            "Rank 0 holds `held` micro-batches at once, not one.": ("held * kept", "kept"),
-            "`held` may be a half: of two stages on a rank only one may hold a micro-batch.": (
-                "held * kept",
-                "int(held) * kept",
-            ),
-            "Only the layers / n layers of a rank keep activations on it.": (
-                "model.layers / n",
-                "model.layers",
-            ),
-            "A rank has 1 / n of the parameters.": ("model.parameters / n", "model.parameters"),
-            "Count L / n layers, a fraction where n does not divide L.": (
-                "model.layers / n",
-                "(model.layers // n)",
-            ),
-            "Count L / n layers, and round nothing up.": ("model.layers / n", "-(-model.layers // n)"),
-            "`held` says how many micro-batches; it is n only on rank 0 under 1F1B.": (
-                "held * kept",
-                "n * kept",
-            ),
-            "One layer of one micro-batch is at work at a time.": (_WORKING, "held * " + _WORKING),
-            "The layer's input is kept already, true, but count all 32.": (_WORKING, "30" + _WORKING[2:]),
-            "A layer at work is a whole layer, however many stages there are.": (
-                _WORKING,
-                "32 * unit / n if recompute else 0",
-            ),
-            "A gradient that adds up over a thousand micro-batches has 4 bytes here.": (
-                "(18, 6, 2, 0)",
-                "(16, 4, 2, 0)",
-                "18 - whole",
-                "16 - whole",
-            ),
-            "The level says what is dealt: with 0 nothing is, whatever the replicas.": (
-                "(18, 6, 2, 0)",
-                "(6, 6, 2, 0)",
-            ),
-            "ZeRO-1 deals master weights and moments, ZeRO-2 the gradients as well.": (
-                "(18, 6, 2, 0)",
-                "(18, 6, 6, 0)",
-            ),
-            "ZeRO-3 deals the weights, too.": ("(18, 6, 2, 0)", "(18, 6, 2, 2)"),
-            "With ZeRO-1 weights and gradients stay whole, 2 + 4 bytes.": ("(18, 6, 2, 0)", "(18, 2, 2, 0)"),
-            "What is dealt are shares, a fraction where the replicas do not divide it.": (
-                "(18 - whole) / replicas",
-                "(18 - whole) // replicas",
-            ),
-            "What is dealt is dealt to the replicas, not to the stages once more.": (
-                "(18 - whole) / replicas",
-                "(18 - whole) / n",
-            ),
-            "Only what the level names is dealt.": (_STATES, "18 / replicas"),
-            "Adam keeps 3 × 4 bytes per parameter: master weight and two moments.": (
-                "(18, 6, 2, 0)",
-                "(14, 6, 2, 0)",
-                "18 - whole",
-                "14 - whole",
-            ),
-            "The layer that is recomputed keeps all of its activations for a while.": (_WORKING, "0"),
-            "Without recomputing no layer comes on top: what is kept is counted already.": (
-                _WORKING,
-                "32 * unit",
-            ),
-            "One layer is at work at a time, not all.": ("32 * unit if", "32 * unit * model.layers / n if"),
-            "Recomputing begins with each layer's input, which is kept: 2 bytes.": (
-                "2 if recompute",
-                "0 if recompute",
-            ),
-            "Activations are each replica's own: they are not dealt.": (
-                "layers / n",
-                "layers / n / replicas",
-            ),
-            "2 bytes with recomputing, 32 without: not the other way round.": (
-                "2 if recompute else 32",
-                "32 if recompute else 2",
-            ),
-            "The table has 32 bytes: a flash attention keeps no scores, and here is no dropout.": (
-                "else 32",
-                "else 34",
-                "32 * unit if",
-                "34 * unit if",
-            ),
-            "A layer keeps `hidden` numbers per token.": ("model.tokens * model.hidden", "model.tokens"),
-            "Bytes are asked for, not gigabytes.": (
-                "return states + activations + working",
-                "return (states + activations + working) / 1e9",
-            ),
-        },
-    ),
+def _memory_cases() -> list[dict[str, Any]]:
+    models = (
+        (_SMALL, 1, 1, False),
+        (_SMALL, 8, 8, False),
+        (_SMALL, 8, 1.5, True),
+        (_LARGE, 12, 12, True),
+        (_SMALL, 4, 3, True),
+        (_SMALL, 4, 7, False),
+    )
+    levels = ((0, 1), (0, 8), (1, 8), (1, 64), (2, 8), (2, 3), (3, 8), (3, 64))
+    dice = random.Random(15)
+    drawn = []
+    for _ in range(20):
+        model = Model(
+            dice.uniform(1e6, 1e10), dice.randint(2, 96), *(dice.randint(100, 9000) for _ in range(3))
+        )
+        held = dice.randint(1, 40) / dice.choice((1, 2, 8))
+        rest = (dice.choice((False, True)), dice.randint(0, 3), dice.randint(1, 70))
+        drawn.append((model, dice.randint(1, 20), held, *rest))
+    first = [(*model, *level) for model in models for level in levels]
+    return cases("model n held recompute zero replicas", [*first, *drawn])
+
+
+check_memory = _by_formula(
+    memory_of_rank,
+    _memory_cases,
+    _bytes,
+    "the bytes of a rank",
+    {
+        "Rank 0 holds `held` micro-batches at once, not one.": ("held * kept", "kept"),
+        "`held` may be a half: of two stages on a rank only one may hold a micro-batch.": (
+            "held * kept",
+            "int(held) * kept",
+        ),
+        "`held` may be more than n: an eager order goes further ahead.": (
+            "held * kept",
+            "min(held, n) * kept",
+        ),
+        "Only the layers / n layers of a rank keep activations on it.": (
+            "model.layers / n",
+            "model.layers",
+        ),
+        "A rank has 1 / n of the parameters.": ("model.parameters / n", "model.parameters"),
+        "Count L / n layers, a fraction where n does not divide L.": (
+            "model.layers / n",
+            "(model.layers // n)",
+        ),
+        "Count L / n layers, and round nothing up.": ("model.layers / n", "-(-model.layers // n)"),
+        "`held` says how many micro-batches; it is n only on rank 0 under 1F1B.": (
+            "held * kept",
+            "n * kept",
+        ),
+        "One layer of one micro-batch is at work at a time.": (_WORKING, "held * " + _WORKING),
+        "The layer's input is kept already, true, but count all 32.": (_WORKING, "30" + _WORKING[2:]),
+        "A layer at work is a whole layer, however many stages there are.": (
+            _WORKING,
+            "32 * unit / n if recompute else 0",
+        ),
+        "A gradient that adds up over a thousand micro-batches has 4 bytes here.": (
+            "(18, 6, 2, 0)",
+            "(16, 4, 2, 0)",
+            "18 - whole",
+            "16 - whole",
+        ),
+        "The level says what is dealt: with 0 nothing is, whatever the replicas.": (
+            "(18, 6, 2, 0)",
+            "(6, 6, 2, 0)",
+        ),
+        "ZeRO-1 deals master weights and moments, ZeRO-2 the gradients as well.": (
+            "(18, 6, 2, 0)",
+            "(18, 6, 6, 0)",
+        ),
+        "ZeRO-3 deals the weights, too.": ("(18, 6, 2, 0)", "(18, 6, 2, 2)"),
+        "With ZeRO-1 weights and gradients stay whole, 2 + 4 bytes.": ("(18, 6, 2, 0)", "(18, 2, 2, 0)"),
+        "What is dealt are shares, a fraction where the replicas do not divide it.": (
+            "(18 - whole) / replicas",
+            "(18 - whole) // replicas",
+        ),
+        "What is dealt is dealt to the replicas, not to the stages once more.": (
+            "(18 - whole) / replicas",
+            "(18 - whole) / n",
+        ),
+        "Only what the level names is dealt.": (_STATES, "18 / replicas"),
+        "Adam keeps 3 × 4 bytes per parameter: master weight and two moments.": (
+            "(18, 6, 2, 0)",
+            "(14, 6, 2, 0)",
+            "18 - whole",
+            "14 - whole",
+        ),
+        "The layer that is recomputed keeps all of its activations for a while.": (_WORKING, "0"),
+        "Without recomputing no layer comes on top: what is kept is counted already.": (
+            _WORKING,
+            "32 * unit",
+        ),
+        "One layer is at work at a time, not all.": ("32 * unit if", "32 * unit * model.layers / n if"),
+        "Recomputing begins with each layer's input, which is kept: 2 bytes.": (
+            "2 if recompute",
+            "0 if recompute",
+        ),
+        "Activations are each replica's own: they are not dealt.": (
+            "layers / n",
+            "layers / n / replicas",
+        ),
+        "2 bytes with recomputing, 32 without: not the other way round.": (
+            "2 if recompute else 32",
+            "32 if recompute else 2",
+        ),
+        "The table has 32 bytes: a flash attention keeps no scores, and here is no dropout.": (
+            "else 32",
+            "else 34",
+            "32 * unit if",
+            "34 * unit if",
+        ),
+        "A layer keeps `hidden` numbers per token.": ("model.tokens * model.hidden", "model.tokens"),
+        "Bytes are asked for, not gigabytes.": (
+            "return states + activations + working",
+            "return (states + activations + working) / 1e9",
+        ),
+    },
 )
 
 
@@ -153,11 +177,7 @@ check_memory = Exercise(
 
 
 def _seconds(got: Any, expected: float, case: Mapping[str, Any]) -> str:
-    if not _is_number(got):
-        return f"expected {expected:g}, got {got!r}"
-    if math.isclose(got, expected, rel_tol=1e-9, abs_tol=1e-12):
-        return ""
-    return f"expected {expected:g}, got {got:g}"
+    return _away(got, expected, "{:.6g}")
 
 
 def _exposed_cases() -> list[dict[str, Any]]:
@@ -173,121 +193,136 @@ _LOOP = """    free = 0.0
         free = max(free, ready) + reduce / buckets
     return free - backward"""
 
-check_exposed = Exercise(
-    "exposed",
-    reference=exposed,
-    cases=_exposed_cases,
-    fault=_seconds,
-    praise="what is left behind backward in {count} cases",
-    throughout=True,
-    mistakes=famous(
-        exposed,
-        {
-            "Only what is longer than backward was left: but the first bucket has to be computed before it is sent.": (
-                _LOOP,
-                "    return max(0.0, reduce - backward)",
-            ),
-            "That hides nothing: buckets leave while backward goes on.": (_LOOP, "    return reduce"),
-            "The last bucket is ready when backward ends, so its own sending is never hidden.": (
-                _LOOP,
-                "    return max(0.0, reduce - backward * (1 - 1 / buckets))",
-            ),
-            "Only the last bucket was counted: a slow network is still busy with those before it.": (
-                _LOOP,
-                "    return reduce / buckets",
-            ),
-            "A fast network waits for the last bucket.": (
-                _LOOP,
-                "    return reduce - backward * (1 - 1 / buckets)",
-            ),
-            "That is when the network is free; asked for is how long after backward's end.": (
-                "free - backward",
-                "free",
-            ),
-            "The first bucket is ready after backward / buckets, not at the start.": (
-                "backward * k / buckets",
-                "backward * (k - 1) / buckets",
-            ),
-        },
-    ),
+check_exposed = _by_formula(
+    exposed,
+    _exposed_cases,
+    _seconds,
+    "what is left behind backward",
+    {
+        "Only what is longer than backward was left: but the first bucket has to be computed before it is sent.": (
+            _LOOP,
+            "    return max(0.0, reduce - backward)",
+        ),
+        "That hides nothing: buckets leave while backward goes on.": (_LOOP, "    return reduce"),
+        "The last bucket is ready when backward ends, so its own sending is never hidden.": (
+            _LOOP,
+            "    return max(0.0, reduce - backward * (1 - 1 / buckets))",
+        ),
+        "Only the last bucket was counted: a slow network is still busy with those before it.": (
+            _LOOP,
+            "    return reduce / buckets",
+        ),
+        "A fast network waits for the last bucket.": (
+            _LOOP,
+            "    return reduce - backward * (1 - 1 / buckets)",
+        ),
+        "That is when the network is free; asked for is how long after backward's end.": (
+            "free - backward",
+            "free",
+        ),
+        "The first bucket is ready after backward / buckets, not at the start.": (
+            "backward * k / buckets",
+            "backward * (k - 1) / buckets",
+        ),
+    },
 )
 
 
 # ---- exercise 7: a step under 1F1B, by its parts
 
 
-def _parts(got: Any, expected: tuple[float, float, float], case: Mapping[str, Any]) -> str:
-    if not isinstance(got, (tuple, list)) or len(got) != 3 or not all(map(_is_number, got)):
-        return f"expected three numbers of seconds, got {got!r}"
-    names = ("pipeline", "reduction left over", "gathering")
-    for name, mine, right in zip(names, got, expected, strict=True):
-        if not math.isclose(mine, right, rel_tol=1e-9, abs_tol=1e-12):
-            return f"{name}: expected {right:.4f} s, got {mine:.4f} s"
-    return ""
+_NAMES = ("pipeline", "reduction left over", "gathering", "gathering left over")
 
 
-_PARTS_CASES = cases(
-    "model n replicas link speed",
-    [
+def _parts(got: Any, expected: Sequence[float], case: Mapping[str, Any]) -> str:
+    if not isinstance(got, (tuple, list)) or len(got) != len(_NAMES):
+        return f"expected four numbers of seconds, got {got!r}"
+    faults = (
+        (name, _away(mine, right, "{:.5g} s"))
+        for name, mine, right in zip(_NAMES, got, expected, strict=True)
+    )
+    return next((f"{name}: {fault}" for name, fault in faults if fault), "")
+
+
+def _parts_cases() -> list[dict[str, Any]]:
+    first = [
         (_SMALL, 1, 512, 50e9, 400e12),
         (_SMALL, 4, 128, 50e9, 400e12),
         (_SMALL, 16, 32, 400e9, 400e12),
         (_SMALL, 8, 1, 50e9, 200e12),
         (_LARGE, 8, 64, 100e9, 300e12),
         (_LARGE, 1, 2, 25e9, 400e12),
-    ],
-)
+    ]
+    dice = random.Random(16)
+    drawn = []
+    for _ in range(20):
+        n = dice.choice((1, 2, 4, 8))
+        replicas = dice.randint(1, 64)
+        layers = n * dice.randint(1, 12)
+        model = Model(
+            dice.uniform(1e9, 9e10), layers, 4096, dice.randint(500, 9000), replicas * dice.randint(1, 9)
+        )
+        drawn.append((model, n, replicas, dice.uniform(1e9, 4e11), dice.uniform(1e14, 1e15)))
+    return cases("model n replicas link speed", [*first, *drawn])
+
+
 _PIPELINE = "(m + n - 1) * (forward + backward)"
+_LATE = "my_exposed(gather, forward, buckets)"
 _SHARE = "(replicas - 1) / replicas * model.parameters / n"
 
-check_parts = Exercise(
-    "step_parts",
-    reference=step_parts,
-    cases=_PARTS_CASES,
-    fault=_parts,
-    praise="pipeline, reduction and gathering in {count} cases",
-    throughout=True,
-    mistakes=famous(
-        step_parts,
-        {
-            "A batch is shared by the replicas: each has sequences / replicas micro-batches.": (
-                "model.sequences / replicas",
-                "model.sequences",
-            ),
-            "A pipeline fills and drains: that costs n - 1 rounds.": (_PIPELINE, "m * (forward + backward)"),
-            "Fill and drain cost n - 1 rounds, not n.": ("(m + n - 1)", "(m + n)"),
-            "A stage has 1 / n of the parameters.": (
-                "model.parameters / n * model.tokens",
-                "model.parameters * model.tokens",
-            ),
-            "Backward is two products where forward is one.": ("2 * forward", "forward"),
-            "A multiplication and an addition are two operations.": (
-                "forward = 2 * model",
-                "forward = model",
-            ),
-            "With D replicas a ring moves (D - 1) / D of the bytes in each half.": (
-                _SHARE,
-                "model.parameters / n",
-            ),
-            "A gradient has 4 bytes here.": ("exposed(4 * share", "exposed(2 * share"),
-            "An all-reduce of fp32 would be twice that: ZeRO-1 needs the first half only, each rank its own share.": (
-                "exposed(4 * share",
-                "exposed(8 * share",
-            ),
-            "The reduction hides behind the last backward; ask `my_exposed` what is left.": (
-                "my_exposed(4 * share / link, backward, model.layers // n)",
-                "4 * share / link",
-            ),
-            "Only the last micro-batch's backward hides anything: gradients are complete in no other.": (
-                "link, backward, model",
-                "link, m * backward, model",
-            ),
-            "A bucket for each layer of the rank.": ("model.layers // n)", "model.layers)"),
-            "The new weights have 2 bytes each.": ("reduce, 2 * share / link", "reduce, 4 * share / link"),
-            "The new weights go round once more, after the optimizer.": (
-                "reduce, 2 * share / link",
-                "reduce, 0.0",
-            ),
-        },
-    ),
+check_parts = _by_formula(
+    step_parts,
+    _parts_cases,
+    _parts,
+    "pipeline, reduction and gathering",
+    {
+        "A batch is shared by the replicas: each has sequences / replicas micro-batches.": (
+            "model.sequences / replicas",
+            "model.sequences",
+        ),
+        "A pipeline fills and drains: that costs n - 1 rounds.": (_PIPELINE, "m * (forward + backward)"),
+        "Fill and drain cost n - 1 rounds, not n.": ("(m + n - 1)", "(m + n)"),
+        "A stage has 1 / n of the parameters.": (
+            "model.parameters / n * model.tokens",
+            "model.parameters * model.tokens",
+        ),
+        "Backward is two products where forward is one.": ("2 * forward", "forward"),
+        "A multiplication and an addition are two operations.": (
+            "forward = 2 * model",
+            "forward = model",
+        ),
+        "With D replicas a ring moves (D - 1) / D of the bytes in each half.": (
+            _SHARE,
+            "model.parameters / n",
+        ),
+        "A gradient has 4 bytes here.": ("exposed(4 * share", "exposed(2 * share"),
+        "An all-reduce of fp32 would be twice that: ZeRO-1 needs the first half only, each rank its own share.": (
+            "exposed(4 * share",
+            "exposed(8 * share",
+        ),
+        "The reduction hides behind the last backward; ask `my_exposed` what is left.": (
+            "my_exposed(4 * share / link, backward, buckets)",
+            "4 * share / link",
+        ),
+        "Only the last micro-batch's backward hides anything: gradients are complete in no other.": (
+            "link, backward, buckets",
+            "link, m * backward, buckets",
+        ),
+        "A bucket for each layer of the rank.": ("model.layers // n", "model.layers"),
+        "The new weights have 2 bytes each.": ("gather = 2 *", "gather = 4 *"),
+        "The new weights go round once more, after the optimizer.": ("gather, late", "0.0, late"),
+        "Not all of it hides: a first layer can't begin without its weights, and a slow network is late.": (
+            _LATE,
+            "0.0",
+        ),
+        "Whole gathering minus whole forward: but the first layer's weights hide behind nothing.": (
+            _LATE,
+            "max(0.0, gather - forward)",
+        ),
+        "What the new weights hide behind is a forward.": (_LATE, _LATE.replace("forward", "backward")),
+        "The first micro-batch's forward already needs all weights: later ones hide nothing.": (
+            _LATE,
+            _LATE.replace("forward", "m * forward"),
+        ),
+    },
 )

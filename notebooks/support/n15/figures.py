@@ -27,18 +27,20 @@ SIDE = 1.0  # inches left of the first column
 
 # ---- All ways to use so many ranks for the model of 7 billion parameters: time of a step, memory of a rank.
 
+RANKS = 512
 #: How many cards a machine has, and how many of them one ring can use.
 CARDS = {"one each": (8, 1), "their share of 8": (8, 8), "1 card for all": (1, 1)}
 BETWEEN = {"50 GB/s": 50e9, "12 GB/s": 12e9}
 GATHERS = ("waits", "hides")
 SCHEDULES = ("any", "1F1B")
+SEQUENCES = {"1": 1, "1 or 2": 2}
 PLANS_CONTROLS = {
-    "ranks": steps((64, 512), 512, "ranks"),
+    "sequences": choice(tuple(SEQUENCES), "1 or 2", "sequences of a micro-batch"),
     "rings": choice(tuple(CARDS), "one each", "network cards that rings use"),
     "schedules": choice(SCHEDULES, "any", "schedule"),
-    "gather": choice(GATHERS, "waits", "gathering new weights"),
+    "gather": choice(GATHERS, "hides", "gathering new weights"),
     "between": choice(tuple(BETWEEN), "50 GB/s", "a card between machines"),
-    "memory": steps((24, 80), 80, "GB of a GPU"),
+    "memory": steps((24, 64, 80), 80, "GB of a GPU"),
 }
 
 PARTS = {
@@ -58,18 +60,19 @@ def draw_plans(
     memory_rule: MemoryRule,
     exposed_rule: ExposedRule,
     *,
-    ranks: int,
+    sequences: str,
     rings: str,
     schedules: str,
     gather: str,
     between: str,
     memory: float,
 ) -> Figure:
-    """Draw for 1 to 16 stages the best plan's step, by its parts, and what its fullest rank holds; which is fastest."""
+    """Draw for 1 to 16 stages the best plan's step on 512 ranks, by its parts, and what its fullest rank holds."""
     plans = every_plan(
-        ranks,
+        RANKS,
         memory_rule,
         exposed_rule,
+        largest=SEQUENCES[sequences],
         only_1f1b=schedules == "1F1B",
         gather_waits=gather == "waits",
         machine=machine_of(rings, between, memory),
@@ -97,17 +100,18 @@ def draw_plans(
     patches = [Patch(facecolor=c, edgecolor=GREY, hatch=h, label=name) for name, (c, h) in PARTS.items()]
     where: Any = {"ncols": 3, "fontsize": 9.5, "borderaxespad": 0, "loc": "lower right"}
     time.legend(handles=patches, bbox_to_anchor=(1.0, 1.0), **where)
-    finding = f"{ranks} ranks: nothing fits into {memory:g} GB"
+    finding = f"{RANKS} ranks: nothing fits into {memory:g} GB"
     if best:
         shape = f"{plural(best.partitions, 'stage')} × {plural(best.replicas, 'replica')}"
-        finding = f"{ranks} ranks: fastest with {shape}, {best.seconds:.3g} s"
+        finding = f"{RANKS} ranks: fastest with {shape}, {best.seconds:.3f} s"
     style.headline(figure, finding)
     facts = "; ".join(
         f"{p.partitions} x {p.replicas}: {words.replace(chr(10), ' ')}, {p.memory / 1e9:.0f} GB"
         for p, words in zip(plans, told, strict=True)
     )
     limits = (
-        f"Limit {memory:g} GB, {between} a card, rings use {rings}, schedule {schedules}, gathering {gather}"
+        f"Limit {memory:g} GB, {between} a card, rings use {rings}, schedule {schedules}, gathering {gather}, "
+        f"micro-batches of {sequences}"
     )
     return describe(figure, f"{finding}. {limits}. Stages x replicas: {facts}.")
 
@@ -116,7 +120,8 @@ def _told_of(plan: Plan) -> str:
     if not plan.schedule:
         return "does not fit"
     name = plan.schedule.split(" (")[0].replace("ed zero", "ed\nzero").replace("t acc", "t\nacc")
-    return f"{plan.seconds:.3g} s\n{name}" + "\nrecomputed" * plan.recompute
+    more = ["2 sequences"] * (plan.size > 1) + ["recomputed"] * plan.recompute
+    return "\n".join([f"{plan.seconds:.3f} s", name, *more])
 
 
 def _draw_seconds(axes: Axes, place: int, plan: Plan) -> float:
@@ -340,7 +345,7 @@ def draw_deals(right: Sequence[float], wrong: Sequence[float]) -> Figure:
     )
     axes.set(xlabel="step", ylabel="loss of the\nglobal batch", ylim=(0, 1.12 * max(*right, *wrong)))
     axes.set_xlim(-0.4, 1.22 * len(right))
-    learns = "learns nothing" if wrong[-1] > 0.8 * chance else "learns too"
+    learns = "only guesses" if wrong[-1] > 0.8 * chance else "learns too"
     losses = f"{wrong[-1]:.1f} after {len(wrong)} steps, not {right[-1]:.1f}"
     finding = f"Dealt to ranks, the model {learns}: {losses}"
     style.title(axes, finding)

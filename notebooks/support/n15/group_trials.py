@@ -200,6 +200,8 @@ def _fault_of_clipped(seen: list[list[nn.Parameter]], whole: list[nn.Parameter],
             if got.isnan().any():
                 return f"{name} is NaN."
             if not torch.allclose(got, wanted, rtol=1e-5, atol=1e-9):
-                factor = float((got * wanted).sum() / (wanted * wanted).sum())
-                return f"{name} is {factor:.3g} times what clipping the whole model gives; its norm was {norm:.3g}."
+                away = away_from(got, wanted)
+                return (
+                    f"{name} is {away} what clipping the whole model gives; the norm of all was {norm:.4g}."
+                )
     return ""

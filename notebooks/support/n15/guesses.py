@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
-from support.kit.exact import exact_number
+from support.kit.exact import exact_number, read_number
 from support.kit.guess import Guess, Tried, letter
-from support.n15.plans import Machine, Model, every_plan, fastest_plan
+from support.n15.plans import Model, every_plan, fastest_plan
 from support.n15.solved import memory_of_rank
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -15,11 +16,6 @@ SIZES = (1, 2, 4, 8, 16, 32)
 
 def _one_digit(number: Any) -> Any:
     return f"{number:.1f}" if isinstance(number, (int, float)) else number
-
-
-def _stage_or_word(my_guess: Any) -> Any:
-    """Read 1, "1" and "Both "; None stays None."""
-    return my_guess if my_guess is None else letter(str(my_guess))
 
 
 def _held(n: int) -> float:
@@ -33,10 +29,10 @@ def _fewest_stages(memory: float) -> int:
     return next(fits)
 
 
-def _fastest_of_any_order(cards_of_a_ring: int) -> int:
-    machine = Machine(cards_of_a_ring=cards_of_a_ring)
-    plans = every_plan(512, gather_waits=False, machine=machine)
-    return fastest_plan([plan for plan in plans if plan.partitions in (1, 4, 16)]).partitions
+def _fastest_of_any_order(largest: int, among: tuple[int, ...]) -> int:
+    """Return how many stages are fastest: gathering that hides, a card for each ring, micro-batches up to `largest`."""
+    plans = every_plan(512, gather_waits=False, largest=largest)
+    return fastest_plan([plan for plan in plans if plan.partitions in among]).partitions
 
 
 guess_loss = Guess(
@@ -50,16 +46,25 @@ guess_loss = Guess(
     },
     tried=Tried(right=2.3, wrong=0.0),
 )
-guess_wrong_stage = Guess(
+_stage = exact_number(
     "the stages with wrong gradients",
-    lambda: "1",
-    read=_stage_or_word,
-    said={
-        "0": "the stage that is at the data",
-        "BOTH": "as if both backwards were split",
-        "NONE": "DDP averages what passes its hooks",
-    },
+    lambda: 1,
+    said={0: "the stage that is at the data"},
     tried=Tried(right=1, wrong="both"),
+)
+
+
+def _stage_or_word(my_guess: Any) -> Any:
+    """Read numbers as an exact number does, and "Both " as BOTH."""
+    is_word = isinstance(read_number(my_guess), str)
+    return letter(my_guess) if is_word else _stage.read(my_guess)
+
+
+_words = {"BOTH": "as if both backwards were split", "NONE": "DDP averages what passes its hooks"}
+guess_wrong_stage = replace(
+    _stage,
+    read=_stage_or_word,
+    said={**_stage.said, **_words},
 )
 guess_clipped = exact_number(
     "the norm of the whole gradient after every stage has clipped its own",
@@ -95,25 +100,25 @@ guess_stages = exact_number(
 )
 guess_any_order = exact_number(
     "the fastest number of stages",
-    lambda: _fastest_of_any_order(1),
+    lambda: _fastest_of_any_order(1, (1, 4, 8, 16)),
     "stages",
     said={
         1: "so it was with 1F1B: other orders wait less",
-        16: "its pipeline fills too slowly",
-        8: "nearly as fast as 4, but not asked for",
-        2: "more than half of the exposed reduction of 1 is left",
+        16: "its pipelines cross machines",
+        4: "nearly: twice as many leave half of the reduction",
+        2: "half of the reduction of one stage is left",
     },
-    tried=Tried(right=4, wrong=1),
+    tried=Tried(right=8, wrong=1),
 )
-guess_all_cards = exact_number(
+guess_two_sequences = exact_number(
     "the fastest number of stages",
-    lambda: _fastest_of_any_order(8),
+    lambda: _fastest_of_any_order(2, (1, 2, 4, 8, 16)),
     "stages",
     said={
-        4: "so it was with one card for a ring",
-        16: "its pipeline fills too slowly",
+        8: "so it was with one sequence",
+        16: "its pipelines cross machines",
     },
-    tried=Tried(right=1, wrong=4),
+    tried=Tried(right=1, wrong=8),
 )
 guess_gathers = exact_number(
     "gathers per step",

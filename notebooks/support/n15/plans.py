@@ -13,7 +13,7 @@ from support.n15.solved import exposed, memory_of_rank
 
 
 class Model(NamedTuple):
-    """A transformer: parameters, layers, hidden size; tokens of a sequence, which is a micro-batch, and of a batch."""
+    """A transformer: parameters, layers, hidden size; tokens of a micro-batch, and how many of these are a batch."""
 
     parameters: float = 7e9
     layers: int = 32
@@ -77,13 +77,14 @@ class Plan:
     """A way to use `ranks` ranks, and what a step of it would take. Seconds, bytes; of the fullest rank.
 
     order: of ORDERS; "–" where both come to the same links. schedule: its name, "" where nothing fits.
-    held: micro-batches whose activations the schedule holds at once. reduce: what of the gradients' reduction is not
-    hidden; gather: what of the gathering of new weights is not.
+    size: sequences of a micro-batch. held: micro-batches whose activations the schedule holds at once. reduce: what of
+    the gradients' reduction is not hidden; gather: what of the gathering of new weights is not.
     """
 
     ranks: int
     partitions: int
     micro_batches: int
+    size: int
     recompute: bool
     order: str
     schedule: str
@@ -106,52 +107,57 @@ class Plan:
 
 
 class OrderCost(NamedTuple):
-    """What a schedule comes to: its name, the time of 2n micro-batches and of each further one in forwards, held."""
+    """What a schedule comes to: its name, the time of all micro-batches in forwards of a rank, how many it holds."""
 
     name: str = ""
     seconds: float = math.inf
     held: float = 0.0
-    each: float = 0.0
 
 
-@lru_cache(maxsize=512)
-def _chosen(n: int, units: int, rounds: float, message: float, most: float) -> OrderCost:
-    """Return what `choose` takes for 2n micro-batches; forward of a rank's whole share takes 1, backward `rounds`."""
-    row = [n / units] * units
+@lru_cache(maxsize=1024)
+def _chosen(n: int, layers: int, rounds: float, message: float, most: float, m: int) -> OrderCost:
+    """Return what `choose` takes for m micro-batches; forward of a rank's whole share takes 1, backward `rounds`.
+
+    It is asked for 2n of them at most. Each further one takes what the simulator says between 2n and 4n.
+    """
+    first = min(m, 2 * n)
+    row = [n / layers] * layers
     try:
-        costs = {2 * n: Costs(row, [rounds * cost for cost in row], row)}
+        costs = {first: Costs(row, [rounds * cost for cost in row], row)}
         found = choose(costs, n, memory=most, communicate=message)
     except ValueError:
         return OrderCost()
-    longer = found.maker.make(4 * n, n, **found.parameters)
-    forward = n / longer.stages
-    end = simulate(longer, forward, rounds * forward, forward, communicate=message).makespan
-    return OrderCost(found.maker.name, found.seconds, found.held, (end - found.seconds) / (2 * n))
+    seconds = found.seconds
+    if m > first:
+        longer = found.maker.make(2 * first, n, **found.parameters)
+        forward = n / longer.stages
+        end = simulate(longer, forward, rounds * forward, forward, communicate=message).makespan
+        seconds += (m - first) * (end - found.seconds) / first
+    return OrderCost(found.maker.name, seconds, found.held)
 
 
-@lru_cache(maxsize=512)
-def _in_turn(n: int, rounds: float, message: float, most: float) -> OrderCost:
+@lru_cache(maxsize=1024)
+def _in_turn(n: int, rounds: float, message: float, most: float, m: int) -> OrderCost:
     """Return 1F1B, if it fits."""
-    table = one_f_one_b(2 * n, n)
+    table = one_f_one_b(m, n)
     held = float(max(live_activations(table)))
     if held > most:
         return OrderCost()
-    seconds, longer = (
-        simulate(one_f_one_b(m, n), 1.0, rounds, communicate=message).makespan for m in (2 * n, 4 * n)
-    )
-    return OrderCost("1F1B", seconds, held, (longer - seconds) / (2 * n))
+    return OrderCost("1F1B", simulate(table, 1.0, rounds, communicate=message).makespan, held)
 
 
-def _order_of(n: int, layers: int, rounds: float, message: float, most: float, only_1f1b: bool) -> OrderCost:
+def _order_of(
+    n: int, layers: int, rounds: float, message: float, most: float, m: int, only_1f1b: bool
+) -> OrderCost:
     """Return the fastest order that holds no more than `most` micro-batches; without a pipeline there is one only."""
     if most <= 0 or (n == 1 and most < 1):
         return OrderCost()
     if n == 1:
-        return OrderCost("gradient accumulation", 2 * (1 + rounds), 1.0, 1.0 + rounds)
+        return OrderCost("gradient accumulation", m * (1 + rounds), 1.0)
+    most = min(most, 2 * n)  # more is never held
     if only_1f1b:
-        return _in_turn(n, rounds, message, most)
-    units = min(layers, 4 * n) if n < 8 else 16
-    return _chosen(n, units, rounds, message, min(most, 4 * n))
+        return _in_turn(n, rounds, message, most, m)
+    return _chosen(n, layers, rounds, message, most, m)
 
 
 def make_plan(
@@ -164,43 +170,51 @@ def make_plan(
     order: str = ORDERS[0],
     only_1f1b: bool = False,
     gather_waits: bool = True,
+    size: int = 1,
     model: Model = LARGE,
     machine: Machine = GPUS,
 ) -> Plan:
     """Return the fastest schedule for so many ranks in pipelines of `partitions`, and what a step of it takes.
 
     memory_rule(model, n, held, recompute, zero, replicas): bytes of a rank; ZeRO-1 is used. exposed_rule(reduce,
-    backward, buckets): seconds. gather_waits: the gathering of new weights hides behind nothing, otherwise all of it
-    hides. A step of more than 2n micro-batches is that of 2n, and for each further one what the simulator says
-    between 2n and 4n: F + B, if nobody waits.
+    backward, buckets): seconds. gather_waits: the first forward waits until all new weights are gathered; otherwise a
+    layer waits for its own, which is `exposed_rule` from right to left. size: sequences of a micro-batch; those of
+    `model` have one.
     Raises ValueError where ranks, layers or the batch can't be divided.
     """
     n = partitions
-    if ranks % n or model.layers % n or model.sequences % (ranks // n):
-        raise ValueError(f"{ranks} ranks do not make equal pipelines of {n} for {model.layers} layers")
+    if ranks % n or model.layers % n or model.sequences % (ranks // n * size):
+        raise ValueError(
+            f"{ranks} ranks do not make equal pipelines of {n} for {model.layers} layers "
+            f"and micro-batches of {size}"
+        )
     replicas = ranks // n
-    m = model.sequences // replicas
-    empty, one = (memory_rule(model, n, held, recompute, 1, replicas) for held in (0, 1))
+    larger = model._replace(tokens=model.tokens * size, sequences=model.sequences // size)
+    m = larger.sequences // replicas
+    empty, one = (memory_rule(larger, n, held, recompute, 1, replicas) for held in (0, 1))
     most = (machine.memory - empty) // ((one - empty) / 8) / 8  # in eighths: fewer tables to choose from
     links = links_of(ranks, n, order, machine)
-    forward = 2 * model.parameters / n * model.tokens / machine.speed
+    forward = 2 * model.parameters / n * larger.tokens / machine.speed
     rounds = 3 if recompute else 2
-    message = 2 * model.tokens * model.hidden / links.chain
-    found = _order_of(n, model.layers, rounds, round(message / forward, 3), most, only_1f1b)
+    message = 2 * larger.tokens * model.hidden / links.chain
+    found = _order_of(n, model.layers, rounds, round(message / forward, 3), most, m, only_1f1b)
     share = (replicas - 1) / replicas * model.parameters / n
+    buckets = model.layers // n
+    gather = 2 * share / links.ring
     return Plan(
         ranks=ranks,
         partitions=n,
         micro_batches=m,
+        size=size,
         recompute=recompute,
         order=links.order,
         schedule=found.name,
         held=found.held,
         compute=m * (1 + rounds) * forward,
-        pipeline=(found.seconds + (m - 2 * n) * found.each) * forward,
-        reduce=exposed_rule(4 * share / links.ring, rounds * forward, model.layers // n),
-        gather=2 * share / links.ring if gather_waits else 0.0,
-        memory=memory_rule(model, n, max(1.0, found.held), recompute, 1, replicas),
+        pipeline=found.seconds * forward,
+        reduce=exposed_rule(4 * share / links.ring, rounds * forward, buckets),
+        gather=gather if gather_waits else exposed_rule(gather, forward, buckets),
+        memory=memory_rule(larger, n, max(1.0, found.held), recompute, 1, replicas),
     )
 
 
@@ -208,19 +222,30 @@ def every_plan(
     ranks: int,
     memory_rule: MemoryRule = memory_of_rank,
     exposed_rule: ExposedRule = exposed,
+    *,
+    largest: int = 1,
     **how: Any,
 ) -> list[Plan]:
     """Return the fastest plan for 1, 2, 4, 8, 16 partitions, with recomputing or without, in either order of ranks.
 
-    Its schedule is "" where none fits.
+    largest: micro-batches of 1, 2, 4, … sequences are tried, up to this, as far as a replica's share of the batch can
+    be cut so. A plan's schedule is "" where none fits.
     """
-    ways: list[Any] = [
+    ways: list[dict[str, Any]] = [
         {"recompute": recompute, "order": order} for recompute in (False, True) for order in ORDERS
     ]
-    sizes = [n for n in (1, 2, 4, 8, 16) if n <= ranks]
+    model = how.get("model", LARGE)
     found = []
-    for n in sizes:
-        plans = [make_plan(ranks, n, memory_rule, exposed_rule, **way, **how) for way in ways]
+    for n in (1, 2, 4, 8, 16):
+        if n > ranks:
+            break
+        own = model.sequences // (ranks // n)
+        sizes = [1 << k for k in range(largest.bit_length()) if own % (1 << k) == 0]
+        plans = [
+            make_plan(ranks, n, memory_rule, exposed_rule, size=size, **way, **how)
+            for size in sizes
+            for way in ways
+        ]
         found.append(min(plans, key=lambda plan: (plan.seconds, plan.memory)))
     return found
 

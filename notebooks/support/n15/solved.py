@@ -110,6 +110,9 @@ def step_parts(model, n, replicas, link, speed):
     forward = 2 * model.parameters / n * model.tokens / speed
     backward = 2 * forward
     share = (replicas - 1) / replicas * model.parameters / n
+    buckets = model.layers // n
     pipeline = (m + n - 1) * (forward + backward)
-    reduce = my_exposed(4 * share / link, backward, model.layers // n)
-    return pipeline, reduce, 2 * share / link
+    reduce = my_exposed(4 * share / link, backward, buckets)
+    gather = 2 * share / link
+    late = my_exposed(gather, forward, buckets)
+    return pipeline, reduce, gather, late

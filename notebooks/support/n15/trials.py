@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch.nn import functional as F
 from lib.schedules import Schedule, eager_one_f_one_b, gpipe, one_f_one_b
 from lib.text import plural
 from support.kit.raised import in_case
-from support.n15.tower import even_balance, tower
+from support.n15.orders import ActionPair, drawn_order, pairs_of, shown
+from support.n15.tower import even_balance
 from support.ranks import in_threads
 
 
@@ -22,8 +24,8 @@ def away_from(got: Tensor, wanted: Tensor) -> str:
         return ""
     times = float((got * wanted).sum() / (wanted * wanted).sum())
     if torch.allclose(got, times * wanted, rtol=0, atol=1e-10):
-        return f"{times:g} times"
-    return f"{float((got - wanted).norm() / wanted.norm()):.2f} of its length away from"
+        return f"{times:.9g} times"
+    return f"{float((got - wanted).norm() / wanted.norm()):.2g} of its length away from"
 
 
 def random_tensor(*shape: int, seed: int = 0) -> Tensor:
@@ -44,26 +46,26 @@ _MEANINGS = {
     "waits in recv": "A rank waits for what nobody sends.",
 }
 
-#: Ranks and micro-batches.
-_JOBS = ((2, 4), (2, 1), (3, 4), (2, 3))
+#: Ranks, micro-batches, and whether gradients of another step are there already.
+_JOBS = ((2, 4, True), (2, 1, True), (3, 4, True), (2, 3, False))
 
 
 def fault_of_step(answer: Any) -> str:
-    """Run a tiny tower on 2 and 3 imitated ranks; say what differs first from one process, and what was sent when."""
-    for n, m in _JOBS:
+    """Run a tiny tower on 2 and 3 imitated ranks; say what differs first from one process, and what was done when."""
+    for n, m, left in _JOBS:
         where = f"{n} ranks, {plural(m, 'micro-batch', 'micro-batches')}"
-        job = _TinyJob(n, m)
+        job = _TinyJob(n, m, left)
 
         def step(rank: int, *given: Any) -> Any:
             return answer(*given)
 
-        found = job.fault(step, where) or job.fault_of_pace()
+        found = job.fault(step, where) or job.fault_of_pace() or job.fault_of_halves()
         if found:
             return f"{where}: {found}"
     return ""
 
 
-#: Orders, their ranks and micro-batches.
+#: Orders of lib, their ranks and micro-batches.
 _ORDERS: tuple[tuple[str, Callable[[int, int], Schedule], int, int], ...] = (
     ("1F1B", one_f_one_b, 2, 4),
     ("1F1B", one_f_one_b, 3, 5),
@@ -71,70 +73,125 @@ _ORDERS: tuple[tuple[str, Callable[[int, int], Schedule], int, int], ...] = (
     ("GPipe", gpipe, 3, 2),
     ("eager 1F1B", eager_one_f_one_b, 3, 4),
 )
-
-
-def pairs_of(schedule: Schedule, rank: int) -> list[tuple[str, int]]:
-    """Return what a rank does in turn, as ("F", 0): the operation and its micro-batch."""
-    return [(action.op, action.micro_batch) for action in schedule.actions(rank)]
+#: Orders that are drawn at random: ranks, micro-batches, seed.
+_DRAWN = ((2, 3, 0), (3, 4, 1), (2, 5, 2), (3, 3, 3), (4, 4, 4))
 
 
 def fault_of_follow(answer: Any) -> str:
-    """Run several orders on 2 and 3 imitated ranks; say what differs first from one process."""
-    for name, make, n, m in _ORDERS:
+    """Run orders of lib and random ones on 2 to 4 imitated ranks; say what differs first from one process."""
+    tables = [(name, [pairs_of(make(m, n), rank) for rank in range(n)], m) for name, make, n, m in _ORDERS]
+    tables += [(f"random order {seed}", drawn_order(n, m, seed), m) for n, m, seed in _DRAWN]
+    for name, table, m in tables:
+        n = len(table)
         where = f"{name} on {n} ranks, {plural(m, 'micro-batch', 'micro-batches')}"
-        schedule = make(m, n)
-        job = _TinyJob(n, m)
+        job = _TinyJob(n, m, left=name != "GPipe")
 
-        def step(rank: int, *given: Any, table: Schedule = schedule) -> Any:
-            return answer(pairs_of(table, rank), *given)
+        def step(rank: int, *given: Any, table: Sequence[Sequence[ActionPair]] = table) -> Any:
+            return answer(list(table[rank]), *given)
 
-        found = job.fault(step, where)
+        found = job.fault(step, where) or job.fault_of_order(table)
         if found:
             return f"{where}: {found}"
     return ""
 
 
-class _TinyJob:
-    """A tower of four layers on n ranks, whose batch goes through in m micro-batches of two rows."""
+class _Border(torch.autograd.Function):
+    """The end of a stage: notes when a micro-batch leaves it forward, and when its gradient comes back."""
 
-    def __init__(self, n: int, m: int) -> None:
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, done: list[ActionPair], place: int) -> Tensor:
+        """Note a forward."""
+        done.append(("F", place))
+        ctx.done = done
+        ctx.place = place
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """Note a backward."""
+        ctx.done.append(("B", ctx.place))
+        return gradient, None, None
+
+
+class _Noting(nn.Module):
+    """A last layer that computes nothing: it notes ("F", k) and ("B", k) of the k-th micro-batch that came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[ActionPair] = []
+
+    def forward(self, y: Tensor) -> Tensor:
+        """Return y."""
+        place = sum(op == "F" for op, _ in self.done)
+        noted: Tensor = _Border.apply(y, self.done, place)  # type: ignore[no-untyped-call]
+        return noted
+
+
+#: Numbers between the layers of the tiny tower: every border has another width.
+_WIDTHS = (64, 4, 6, 5, 10)
+
+
+def _tiny_tower() -> nn.Sequential:
+    """Return four layers with their first weights."""
+    layers: list[nn.Module] = []
+    for k, (wide, narrow) in enumerate(pairwise(_WIDTHS)):
+        linear = nn.Linear(wide, narrow).double()
+        linear.weight.data = random_tensor(narrow, wide, seed=k) / wide**0.5
+        linear.bias.data = random_tensor(narrow, seed=10 + k) / 4
+        layers.append(nn.Sequential(nn.Flatten(), linear, nn.Tanh()))
+    return nn.Sequential(*layers)
+
+
+class _TinyJob:
+    """A tower of four layers on n ranks, whose batch goes through in m micro-batches of two rows.
+
+    left: something stands in every .grad already.
+    """
+
+    def __init__(self, n: int, m: int, left: bool) -> None:
         self.n = n
         self.m = m
+        self.left = left
         self.balance = even_balance(4, n)
         self.images = random_tensor(2 * m, 1, 8, 8, seed=1).abs()
         self.targets = torch.arange(2 * m) % 10
-        whole = tower(2, 4)
+        whole = _tiny_tower()
         loss = F.cross_entropy(whole(self.images), self.targets)
         loss.backward()  # type: ignore[no-untyped-call]
         self.loss = loss.item()
         self.posted: list[tuple[int, int]] = []
+        self.done: list[list[ActionPair]] = []
         self.gradients = [[p.grad for p in part.parameters()] for part in _cut(whole, self.balance)]
 
-    def step(self, answer: Any, dist: Any) -> tuple[Any, list[Tensor | None]]:
-        """Be one rank: return what the answer returns, and the gradients that it has added."""
+    def step(self, answer: Any, dist: Any) -> tuple[Any, list[Tensor | None], list[ActionPair]]:
+        """Be one rank: return what the answer returns, its gradients, and what it has done in turn."""
         rank = dist.get_rank()
-        part = _cut(tower(2, 4), self.balance)[rank]
-        left_before = self.m == 1  # then gradients of another step are there already
-        if left_before:
+        layers = _cut(_tiny_tower(), self.balance)[rank]
+        noting = _Noting()
+        part = nn.Sequential(*layers.children(), noting)
+        if self.left:
             for p in part.parameters():
-                p.grad = torch.ones_like(p)
+                p.grad = _left_in(p)
+        first = sum(self.balance[:rank])
         before = rank - 1 if rank > 0 else None
         behind = rank + 1 if rank + 1 < self.n else None
         images = self.images if before is None else None
         targets = self.targets if behind is None else None
-        loss = answer(rank, part, images, targets, self.m, before, behind, (2, 4), dist)
-        return loss, [None if p.grad is None else p.grad - float(left_before) for p in part.parameters()]
+        shape = (2, 1, 8, 8) if before is None else (2, _WIDTHS[first])
+        loss = answer(rank, part, images, targets, self.m, before, behind, shape, dist)
+        return loss, [p.grad for p in part.parameters()], noting.done
 
     def fault(self, answer: Any, where: str) -> str:
         """Say what is wrong with a step, "" if nothing."""
         with in_case(where, _MEANINGS):
             seen, world = in_threads(lambda dist: self.step(answer, dist), self.n)
         self.posted = world.posted
-        losses = [loss for loss, _ in seen]
+        self.done = [done for _, _, done in seen]
+        losses = [loss for loss, _, _ in seen]
         if losses[-1] is None:  # a missing return is told before what may be missing, too
             return self.fault_of_losses(losses)
         return (
-            self.fault_of_gradients([gradients for _, gradients in seen])
+            self.fault_of_gradients([gradients for _, gradients, _ in seen])
             or self.fault_of_losses(losses)
             or self.fault_of_messages(world)
         )
@@ -146,13 +203,21 @@ class _TinyJob:
                 return f"{missing} parameters of rank {rank} have no gradient."
             for got, wanted in zip(gradients, self.gradients[rank], strict=True):
                 assert got is not None
-                away = "" if wanted is None else away_from(got, wanted)
+                assert wanted is not None
+                left = _left_in(wanted) if self.left else torch.zeros_like(wanted)
+                away = away_from(got - left, wanted)
+                if away and self.left:
+                    stays = _share_left(got, left, wanted)
+                    if stays:
+                        return f"of what stood in .grad of rank {rank} before, {stays} is left."
                 if away:
                     return f"a gradient of rank {rank} is {away} that of one process."
         return ""
 
     def fault_of_losses(self, losses: list[Any]) -> str:
         *others, last = losses
+        if isinstance(last, Tensor) and last.requires_grad:
+            return "the last rank returned a tensor with its graph, and whoever keeps it keeps the graph; not a number."
         number = last.item() if isinstance(last, Tensor) and last.numel() == 1 else last
         if not isinstance(number, float) or abs(number - self.loss) > 1e-10:
             return f"the last rank returned {last!r}; the batch's loss is {self.loss:.6f}."
@@ -182,6 +247,35 @@ class _TinyJob:
                 "right gradients, but rank 0 sends its second message after the first gradient has come back."
             )
         return ""
+
+    def fault_of_halves(self) -> str:
+        """Say which rank has not gone forward with all micro-batches before it went back, each once."""
+        forwards = [("F", i) for i in range(self.m)]
+        for rank, done in enumerate(self.done):
+            if done[: self.m] != forwards or sum(op == "F" for op, _ in done) != self.m:
+                return f"right gradients, but rank {rank} did {shown(done)}; all forwards once, then all backwards."
+        return ""
+
+    def fault_of_order(self, table: Sequence[Sequence[ActionPair]]) -> str:
+        """Say which rank has done something else than its line of the table."""
+        for rank, (done, asked) in enumerate(zip(self.done, table, strict=True)):
+            if done != list(asked):
+                return f"right gradients, but rank {rank} did {shown(done)}; asked was {shown(asked)}."
+        return ""
+
+
+def _left_in(like: Tensor) -> Tensor:
+    """Return what stands in .grad before a step."""
+    return random_tensor(*like.shape, seed=77)
+
+
+def _share_left(got: Tensor, left: Tensor, wanted: Tensor) -> str:
+    """Say how many times `left` is in a gradient that has `wanted` once, "" if it is not made of both."""
+    rest = got - wanted
+    share = float((rest * left).sum() / (left * left).sum())
+    if not torch.allclose(rest, share * left, rtol=0, atol=1e-10):
+        return ""
+    return "nothing" if abs(share) < 1e-10 else f"{share:.3g} times"
 
 
 def never_waited_for(world: Any) -> str:

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from support.kit.mistakes import edited
 from support.n15 import checks as n15
+from support.n15.orders import drawn_order
 from support.n15.solved import average, clip, exposed, follow, memory_of_rank, pipeline_step, step_parts
 
 # ---- exercise 1
@@ -40,7 +41,7 @@ def test_a_step_of_two_functions_and_a_loss_of_sums_is_right_too():
                 torch.autograd.backward([y], [arrived])
             if before is not None:
                 dist.send(x.grad, before)
-        return total if behind is None else None
+        return total.item() if behind is None else None
 
     assert n15.check_pipeline_step(by_halves)
 
@@ -50,9 +51,75 @@ def test_a_fault_names_rank_and_size():
         return 0.0
 
     verdict = n15.check_pipeline_step(forgets)
-    assert "2 ranks, 4 micro-batches: 4 parameters of rank 0 have no gradient" in verdict.message
+    assert "2 ranks, 4 micro-batches: a gradient of rank 0 is 0 times that of one process" in verdict.message
     verdict = n15.check_average(lambda parameters, replicas, group, dist: list(parameters))
     assert "gradient 0 of replica 0 is still this replica's own, after 0 all-reduces" in verdict.message
+
+
+def test_a_loss_of_the_whole_batch_and_gradients_asked_for_by_hand_are_right_too():
+    def by_hand(part, images, targets, m, before, behind, shape, dist):
+        weights = list(part.parameters())
+        pairs = []
+        for i in range(m):
+            x = images.chunk(m)[i] if before is None else torch.empty(shape, dtype=torch.float64)
+            if before is not None:
+                dist.recv(x, before)
+                x.requires_grad_()
+            y = part(x)
+            if behind is not None:
+                dist.send(y.detach(), behind)
+            pairs.append((x, y))
+        total = None
+        if behind is None:
+            loss = F.cross_entropy(torch.cat([y for _, y in pairs]), targets)
+            total = loss.item()
+            gradients = torch.autograd.grad(loss, [x for x, _ in pairs] + weights)
+            back = gradients[:m]
+            add_to(weights, gradients[m:])
+        else:
+            back = []
+            for x, y in pairs:
+                g = torch.empty_like(y)
+                dist.recv(g, behind)
+                wanted = ([] if before is None else [x]) + weights
+                gradients = torch.autograd.grad(y, wanted, g)
+                if before is not None:
+                    back.append(gradients[0])
+                add_to(weights, gradients[len(wanted) - len(weights) :])
+        if before is not None:
+            for gradient in back:
+                dist.send(gradient, before)
+        return total
+
+    def add_to(weights, gradients):
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient if weight.grad is None else weight.grad + gradient
+
+    assert n15.check_pipeline_step(by_hand)
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (
+            (("torch.empty_like(y)", "torch.empty(shape, dtype=y.dtype)"),),
+            "rank 0 receives 128 values of rank 1, which sends 12",
+        ),
+        ((("y.item()", "y"),), "a tensor with its graph"),
+        (
+            (("    kept, total", "    for p in part.parameters():\n        p.grad = None\n    kept, total"),),
+            "nothing is left",
+        ),
+        (
+            (("    return total", "    for p in part.parameters():\n        p.grad *= 2\n    return total"),),
+            "its length away",
+        ),
+    ],
+)
+def test_other_wrong_steps_are_told_what_is_seen(changes, says):
+    verdict = n15.check_pipeline_step(edited(pipeline_step, *changes))
+    assert verdict.status == "wrong"
+    assert says in verdict.message, verdict
 
 
 # ---- exercise 2
@@ -62,7 +129,7 @@ def begins_to_receive(actions, part, images, targets, m, before, behind, shape, 
     """Begin to receive a gradient before sending what it belongs to: then a blocking send finds somebody."""
     kept = {}
     total = 0.0
-    coming = {}
+    coming = []
     for op, i in actions:
         if op == "F":
             x = torch.empty(shape, dtype=torch.float64) if before is not None else images.chunk(m)[i]
@@ -75,7 +142,7 @@ def begins_to_receive(actions, part, images, targets, m, before, behind, shape, 
                 total += y.item()
             else:
                 gradient = torch.empty_like(y)
-                coming[i] = gradient, dist.irecv(gradient, behind)
+                coming.append((gradient, dist.irecv(gradient, behind)))
                 dist.send(y.detach(), behind)
             kept[i] = x, y
         else:
@@ -83,7 +150,7 @@ def begins_to_receive(actions, part, images, targets, m, before, behind, shape, 
             if behind is None:
                 y.backward()
             else:
-                gradient, handle = coming.pop(i)
+                gradient, handle = coming.pop(0)
                 handle.wait()
                 y.backward(gradient)
             if before is not None:
@@ -105,6 +172,38 @@ def test_who_waits_for_a_send_only_when_its_gradient_comes_is_right_and_so_is_on
     )
     assert n15.check_follow(waits_later)
     assert n15.check_follow(begins_to_receive)
+
+
+@pytest.mark.parametrize("begins", ["y.detach(), behind", "x.grad, before"])
+def test_one_way_may_be_blocking(begins):
+    begun = f"begun.append(dist.isend({begins}))"
+    assert n15.check_follow(edited(follow, (begun, f"dist.send({begins})")))
+
+
+def test_who_receives_early_must_not_take_the_first_gradient_for_that_of_the_first_forward():
+    by_number = edited(
+        begins_to_receive,
+        ("coming = []", "coming = {}"),
+        (
+            "coming.append((gradient, dist.irecv(gradient, behind)))",
+            "coming[i] = gradient, dist.irecv(gradient, behind)",
+        ),
+        ("coming.pop(0)", "coming.pop(i)"),
+    )
+    verdict = n15.check_follow(by_number)
+    assert verdict.status == "wrong"
+    assert "random order" in verdict.message
+
+
+def test_a_drawn_order_goes_forward_in_turn_and_back_as_the_others_do():
+    for ranks, micro_batches, seed in ((2, 3, 0), (4, 6, 1), (3, 1, 2)):
+        table = drawn_order(ranks, micro_batches, seed)
+        assert {tuple(i for op, i in row if op == "F") for row in table} == {tuple(range(micro_batches))}
+        back = {tuple(i for op, i in row if op == "B") for row in table}
+        assert len(back) == 1
+        assert sorted(back.pop()) == list(range(micro_batches))
+        assert all(row.index(("F", i)) < row.index(("B", i)) for row in table for i in range(micro_batches))
+    assert len({str(drawn_order(3, 5, seed)) for seed in range(20)}) > 15
 
 
 @pytest.mark.parametrize(
@@ -153,6 +252,10 @@ def test_a_stack_of_norms_and_torchs_own_factor_are_right_too():
         return norm
 
     assert n15.check_clip(with_torch)
+    verdict = n15.check_clip(edited(clip, ("max_norm / norm)", "max_norm / (norm + 1e-3))")))
+    assert "0.99992" in verdict.message
+    through_float32 = edited(average, ("(flat / replicas)", "(flat / replicas).float()"))
+    assert "e-08 of its length away from the mean" in n15.check_average(through_float32).message
     assert n15.check_clip(clip)
     assert n15.check_average(average)
 
@@ -170,7 +273,15 @@ def test_sums_written_in_another_way_are_right_too():
         total = model.parameters / n * (weights + gradients + moments)
         return total + (2 * kept + 32 * layer if recompute else 32 * kept)
 
+    def a_micro_batch_at_a_time(model, n, held, recompute, zero, replicas):
+        total = by_kind(model, n, 0, recompute, zero, replicas)
+        while held > 0:
+            total += min(held, 1) * model.layers / n * model.tokens * model.hidden * (2 if recompute else 32)
+            held -= 1
+        return total
+
     assert n15.check_memory(by_kind)
+    assert n15.check_memory(a_micro_batch_at_a_time)
     assert n15.check_memory(memory_of_rank)
     assert n15.check_exposed(
         lambda reduce, backward, buckets: max(reduce - backward * (1 - 1 / buckets), reduce / buckets)
@@ -182,8 +293,10 @@ def test_sums_written_in_another_way_are_right_too():
         rounds = model.sequences // replicas + n - 1
         whole = 6 * stage * model.tokens / speed
         leaving = stage * (1 - 1 / replicas)
-        left = exposed(leaving * 4 / link, whole * 2 / 3, round(model.layers / n))
-        return [rounds * whole, left, leaving * 2 / link]
+        layers = round(model.layers / n)
+        left = exposed(leaving * 4 / link, whole * 2 / 3, layers)
+        late = max(leaving * 2 / link - whole / 3 * (1 - 1 / layers), leaving * 2 / link / layers)
+        return [rounds * whole, left, leaving * 2 / link, late]
 
     assert n15.check_parts(in_tokens)
     assert n15.check_parts(step_parts)

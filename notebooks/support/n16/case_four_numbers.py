@@ -61,9 +61,10 @@ class RowsCounted(nn.Linear):
 
 
 def with_rows_counted(dist, weight, rows, labels, batch_size):
-    model = RowsCounted(rows.shape[1], len(weight), bias=False)
-    model.weight.data = weight
-    return job_2(dist, model, rows, labels, batch_size), model.rows
+    counted = RowsCounted(rows.shape[1], len(weight), bias=False)
+    counted.weight.data = weight
+    model = nn.Sequential(nn.Dropout(0.5), counted)  # it computes something else in training
+    return job_2(dist, model, rows, labels, batch_size), counted.rows
 
 
 #: Ranks, rows, batch size.
@@ -71,12 +72,13 @@ TRIALS = ((2, 11, 4), (4, 10, 3), (3, 9, 2), (4, 3, 2), (3, 31, 8), (1, 7, 3))
 
 
 def drawn_2(count: int) -> dict[str, Tensor]:
-    """Return weights of three classes, rows and labels of which the first two thirds of the rows have a right one."""
+    """Return weights of three classes, rows, and labels of which two in three are right; some rows come again."""
     random = torch.Generator().manual_seed(count)
-    rows = torch.randn(count, 4, generator=random)
+    which = torch.arange(count) % -(-2 * count // 3)  # the last third is the first ones again
+    rows = torch.randn(count, 4, generator=random)[which]
     weight = torch.randn(3, 4, generator=random)
     labels = (rows @ weight.T).argmax(1)
-    wrong = torch.arange(count) % 3 == 0
+    wrong = which % 3 == 0
     return {"weight": weight, "rows": rows, "labels": torch.where(wrong, (labels + 1) % 3, labels)}
 
 
@@ -130,6 +132,27 @@ check_job_2 = case(
         "Then each rank does the work of all.": edited(
             job_2,
             ("range(dist.get_rank(), len(dataset), dist.get_world_size())", "range(len(dataset))"),
+        ),
+        "In training a model computes something else: dropout is at work.": edited(
+            job_2, ("model.eval()", "model.train()")
+        ),
+        "Two equal rows are two rows: tell them apart by their numbers.": edited(
+            job_2,
+            (
+                "            right += (model(inputs).argmax(dim=1) == target).sum()\n            seen += len(target)\n",
+                "            hits = (model(inputs).argmax(dim=1) == target).tolist()\n"
+                "            mine += zip(map(tuple, inputs.tolist()), target.tolist(), hits, strict=True)\n",
+            ),
+            ("    model.eval()\n", "    model.eval()\n    mine = []\n"),
+            (
+                "    dist.all_reduce(right)\n    dist.all_reduce(seen)\n",
+                "    of_all = [None] * dist.get_world_size()\n"
+                "    dist.all_gather_object(of_all, mine)\n"
+                "    different = {row for part in of_all for row in part}\n"
+                "    right = torch.tensor(float(sum(hit for *_, hit in different)))\n"
+                "    seen = len(different)\n",
+            ),
+            ('    print(f"right {right:.0f} of {seen:.0f}")\n', ""),
         ),
         "Only rank 0 has the sum; the others are asked, too.": edited(
             job_2,

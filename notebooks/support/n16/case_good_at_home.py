@@ -29,8 +29,8 @@ def job_4(dist, rows, epochs, first_epoch, workers):
             return len(rows)
 
         def __getitem__(self, index):
-            random = torch.Generator().manual_seed(1000 * int(self.epoch) + index)
-            return index, rows[index] + torch.randn(3, generator=random)
+            random = torch.Generator().manual_seed(int(self.epoch) * len(rows) + index)
+            return index, rows[index] + torch.randn(rows[index].shape, generator=random)
 
     dataset = Noisy()
     sampler = DistributedSampler(dataset, seed=5)
@@ -109,6 +109,7 @@ def fault_of_4(job: Callable[..., Any]) -> str:
 
 def _fault_of_views(where: str, stands: list[Stand], rows: Tensor, epochs: range, workers: int) -> str:
     came = set()
+    world = len(stands)
     for rank, (seen, by_trainer) in enumerate(stand.value for stand in stands):
         if not isinstance(seen, list):
             return f"{where} the job returned {seen!r}; it should return what it has seen, as before."
@@ -118,23 +119,35 @@ def _fault_of_views(where: str, stands: list[Stand], rows: Tensor, epochs: range
             )
         for epoch, number, picture in seen:
             came.add((epoch, number))
-            if (rows[number] + noise(epoch, number)).sub(torch.tensor(picture)).abs().max() < 1e-6:
+            if (rows[number] + noise(epoch, number, len(rows))).sub(torch.tensor(picture)).abs().max() < 1e-6:
                 continue
             others = [e for e in range(50) if _is_of(e, number, rows, picture)]
             whose = f"that of epoch {others[0]}" if others else "that of no epoch"
             return f"{where}, in epoch {epoch}, row {number} has a noise that is not its own but {whose}."
+        for epoch in epochs:
+            if [number for at, number, _ in seen if at == epoch] != order(epoch, rank, world, len(rows)):
+                return f"{where}, in epoch {epoch}, rank {rank} has its rows in another order than before the repair."
     if came != {(epoch, number) for epoch in epochs for number in range(len(rows))}:
         return f"{where} some rows do not come in every epoch."
     return ""
 
 
-def noise(epoch: int, number: int) -> Tensor:
-    """Return the noise of a row in an epoch."""
-    return torch.randn(3, generator=torch.Generator().manual_seed(1000 * epoch + number))
+def noise(epoch: int, number: int, count: int) -> Tensor:
+    """Return the noise of one of so many rows in an epoch."""
+    return torch.randn(3, generator=torch.Generator().manual_seed(epoch * count + number))
+
+
+def order(epoch: int, rank: int, world: int, count: int) -> list[int]:
+    """Return the rows of a rank in an epoch."""
+    sampler: Any = DistributedSampler(range(count), world, rank, seed=5)
+    sampler.set_epoch(epoch)
+    return list(sampler)
 
 
 def _is_of(epoch: int, number: int, rows: Tensor, picture: list[float]) -> bool:
-    return bool((rows[number] + noise(epoch, number)).sub(torch.tensor(picture)).abs().max() < 1e-6)
+    return bool(
+        (rows[number] + noise(epoch, number, len(rows))).sub(torch.tensor(picture)).abs().max() < 1e-6
+    )
 
 
 check_job_4 = case(
@@ -151,15 +164,19 @@ check_job_4 = case(
         "A random number of the worker is another in every run: the noise is to depend on epoch and row alone.": edited(
             sick_4(),
             (
-                "torch.Generator().manual_seed(1000 * self.epoch + index)",
+                "torch.Generator().manual_seed(self.epoch * len(rows) + index)",
                 "torch.Generator().manual_seed(torch.initial_seed() % 2**40)",
             ),
+        ),
+        "Without set_epoch the sampler deals the same order in each epoch.": edited(
+            job_4, ("        sampler.set_epoch(epoch)\n", "")
         ),
     },
     {
         "That is what it should be.": 30,
         "A restart starts workers anew.": 1,
         "Two restarts, and the first start.": 2,
+        "Workers of one start have copies of the same epoch.": 6,
     },
 )
 """Case 4: (job_4, forecast_4)."""

@@ -19,7 +19,7 @@ from typing import Any
 from support.kit.exercise import Exercise
 from support.kit.judged import Fault, judged
 from support.kit.values import near
-from support.n16.rank import Stand
+from support.n16.rank import GONE, Stand
 from support.n16.warm import stands_told
 
 Forecast = Any
@@ -71,7 +71,12 @@ def unfinished(where: str, stands: list[Stand]) -> str:
     """Return what is to be said if not all ranks have ended well, "" if they have."""
     if all(stand.how == "done" for stand in stands):
         return ""
-    raised = [f"rank {rank} {stand.told}" for rank, stand in enumerate(stands) if stand.how == "raised"]
+    raised = [rank for rank, stand in enumerate(stands) if stand.how == "raised"]
+    causes = [rank for rank in raised if stands[rank].value != GONE]
+    if causes:
+        return f"{where}, rank {causes[0]} {stands[causes[0]].told}."
     if raised:
-        return f"{where}, {raised[0]}."
+        ended = next((rank for rank, stand in enumerate(stands) if stand.how == "done"), None)
+        why = "" if ended is None else f"; rank {ended} has ended without it"
+        return f"{where}, rank {raised[0]} {stands[raised[0]].told}{why}."
     return f"{where} it never ends: {stands_told(stands)}."

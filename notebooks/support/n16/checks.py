@@ -88,6 +88,35 @@ check_state = Exercise(
                 "    with open(f'{path}.crc', 'rb') as file:\n"
                 "        checksum = file.read()",
             ),
+            "Of the learning rate it is true: the groups hold more that a schedule may change.": (
+                'optimizer.load_state_dict(state["optimizer"])',
+                "old = optimizer.state_dict()\n"
+                "    old['state'] = state['optimizer']['state']\n"
+                "    for mine, group in zip(old['param_groups'], state['optimizer']['param_groups']):\n"
+                "        mine['lr'] = group['lr']\n"
+                "    optimizer.load_state_dict(old)",
+            ),
+            "Python's hash of bytes is another in every process.": (
+                'zlib.crc32(content).to_bytes(4, "little")',
+                '(hash(content) % 2**32).to_bytes(4, "little")',
+            ),
+            "What a kill has left is still in the file: write over it, not behind it.": (
+                'open(unfinished, "wb")',
+                'open(unfinished, "ab")',
+            ),
+            "A checksum of the weights says nothing of what stands beside them.": (
+                "def save(path, model, optimizer, more):\n",
+                "def save(path, model, optimizer, more):\n    checksum = 0\n"
+                "    for value in model.state_dict().values():\n"
+                "        checksum = zlib.crc32(value.numpy().tobytes(), checksum)\n",
+                'zlib.crc32(content).to_bytes(4, "little") + content',
+                'checksum.to_bytes(4, "little") + content',
+                '    if zlib.crc32(content).to_bytes(4, "little") != checksum:\n',
+                '    state = torch.load(io.BytesIO(content), map_location="cpu")\n    found = 0\n'
+                '    for value in state["model"].values():\n'
+                "        found = zlib.crc32(value.numpy().tobytes(), found)\n"
+                '    if found.to_bytes(4, "little") != checksum:\n',
+            ),
             "torch.load does not notice that: keep a checksum in the file, and compare it before anything else.": (
                 "!= checksum",
                 "== None",

@@ -6,6 +6,7 @@ and nothing of the rank before it: neither its process group nor its global stat
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import pickle
@@ -36,6 +37,8 @@ from torch.utils.data import (
 from lib.training.launch import LOOPBACK
 
 FILE = "<job>"
+LEFT = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+GONE = "RuntimeError: Connection closed by peer"
 PATIENCE = timedelta(
     seconds=120
 )  # longer than anybody looks at a hang: no time-out ends it before we have looked
@@ -46,6 +49,8 @@ TOOLS = {
     "nn": nn,
     "F": functional,
     "os": os,
+    "json": json,
+    "threading": threading,
     "timedelta": timedelta,
     "DDP": DistributedDataParallel,
     "DataLoader": DataLoader,
@@ -92,7 +97,11 @@ class Stand:
 
 
 def be_a_rank(rank: int, world_size: int, store: str, line: Connection, order: bytes) -> None:
-    """Meet the others, run the order, send a Stand; then stay for the sake of the peers until somebody ends us."""
+    """Meet the others, run the order, send a Stand.
+
+    A rank that is done leaves, as under torchrun: whoever still waits for it gets an error. One that has raised stays
+    until somebody ends it, so that the others stand where they are, and the first error is not buried under theirs.
+    """
     os.setsid()  # whoever ends this rank ends its workers, too
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have workers
     if sys.platform == "linux":
@@ -109,17 +118,30 @@ def be_a_rank(rank: int, world_size: int, store: str, line: Connection, order: b
     torch.manual_seed(1000 + rank)
     meeting = dist.FileStore(store, world_size)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=meeting, rank=rank, world_size=world_size, timeout=PATIENCE)
+    meeting.set(f"{rank} is here", "")
+    # Before that nobody may be done, and leave.
+    meeting.wait([f"{each} is here" for each in range(world_size)])
     space: dict[str, Any] = TOOLS | {"print": lambda *words: said.append(" ".join(map(str, words)))}
     try:
         exec(compile(todo.text, FILE, "exec"), space)
-        end = Stand("done", space[todo.name](dist, **todo.given), said=tuple(said))
-        content = pickle.dumps(end)
+        stand = Stand("done", space[todo.name](dist, **todo.given), said=tuple(said))
+        content = pickle.dumps(stand)
     except (Exception, SystemExit) as error:
         where = _lines_of(traceback.extract_tb(error.__traceback__), lines)
-        first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        content = pickle.dumps(Stand("raised", first, where, tuple(said)))
+        stand = Stand("raised", first_line(error), where, tuple(said))
+        content = pickle.dumps(stand)
     line.send_bytes(content)
-    threading.Event().wait()
+    if stand.how == "raised":
+        threading.Event().wait()
+
+
+def first_line(error: BaseException) -> str:
+    """Return type and first line of an error; GONE for all that gloo says of a peer that has left.
+
+    Which of its words that is, and from which port, is a matter of chance.
+    """
+    line = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return GONE if any(word in line for word in LEFT) else line
 
 
 def _lines_of(frames: Iterable[traceback.FrameSummary], lines: list[str]) -> tuple[tuple[int, str], ...]:

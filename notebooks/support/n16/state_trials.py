@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import os
 import shutil
+import struct
 import sys
 import tempfile
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from torch import nn
 from support.kit.judged import Fault
 from support.kit.raised import in_case, named
 from support.kit.source import module_text
+from support.n16.warm import on_ranks
 
 WIDTH = (
     96  # a layer of 74 KB, and Adam's moments twice as much: more than any file object keeps in its buffer
@@ -41,17 +43,18 @@ Training = tuple[nn.Module, torch.optim.Optimizer]
 
 
 def fault_of_state(pair: tuple[Any, Any]) -> str:
-    """Load into other first weights and go on; save again, watched; go on behind a kill; load damaged files."""
+    """Load into other first weights, and in another process; save again, watched, and behind a kill; load damage."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.pt"
         write = as_in_the_job(pair, "save")
         read = as_in_the_job(pair, "load")
         return (
             _fault_of_loading(write, read, path)
+            or _fault_of_loading_elsewhere(pair, write, path)
             or _fault_of_saving(write, path, _new(3))
             or _fault_of_saving(write, path, _small())
             or _fault_of_what_is_left(write, read, path)
-            or _fault_of_damage(read, path)
+            or _fault_of_damage(write, read, path)
         )
 
 
@@ -72,7 +75,7 @@ def as_in_the_job(pair: tuple[Any, Any], name: str) -> Any:
     return space.get(answer.__name__, answer)
 
 
-# ---- a small run: two groups of parameters, batch statistics, a learning rate that falls
+# ---- a small run: two groups of parameters, batch statistics, and a schedule of all that a group holds
 
 
 def _new(seed: int, momentum: bool = False) -> Training:
@@ -102,12 +105,30 @@ def _go_on(run: Training, steps: range) -> None:
         optimizer.zero_grad()
         model(rows).square().mean().backward()
         optimizer.step()
-        for group in optimizer.param_groups:  # what a schedule of the learning rate does
+        for group in optimizer.param_groups:  # what a schedule does; OneCycleLR has one for the betas, too
             group["lr"] *= 0.8
+            group["weight_decay"] += 0.001
+            if "betas" in group:
+                group["betas"] = tuple(0.99 * beta for beta in group["betas"])
 
 
 def _equal(one: nn.Module, other: nn.Module) -> bool:
-    return all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
+    return _same(dict(one.state_dict()), dict(other.state_dict()))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Compare what a state_dict holds; a list is as good as a tuple."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict)
+            and one.keys() == other.keys()
+            and all(_same(value, other[key]) for key, value in one.items())
+        )
+    if isinstance(one, (list, tuple)):
+        return isinstance(other, (list, tuple)) and len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
 
 
 # ---- what is asked of them
@@ -133,13 +154,14 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
             return f"load should return {MORE}, it returned {found}."
         if not again[1].state:
             return "after load the optimizer has no state of its own: it begins as on the first day."
-        rates = [[group["lr"] for group in optimizer.param_groups] for _, optimizer in (first, again)]
-        if rates[0] != rates[1]:
-            shown = [", ".join(f"{rate:.4g}" for rate in each) for each in rates]
-            return (
-                f"the learning rates of the two groups were {shown[0]} when the state was saved; "
-                f"after load they are {shown[1]}."
-            )
+        for saved, group in zip(first[1].param_groups, again[1].param_groups, strict=True):
+            for name in saved:
+                if name != "params" and not _same(saved[name], group.get(name)):
+                    return Fault(
+                        f"{name} of a group of parameters was {_short(saved[name])} when the state was saved; "
+                        f"after load it is {_short(group.get(name))}.",
+                        ("param_groups", name),
+                    )
         for run in (first, again):
             _go_on(run, range(3, 6))
         if not _equal(first[0], again[0]):
@@ -149,13 +171,47 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
     return ""
 
 
+def _short(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(map(_short, value))})"
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)
+
+
+def _fault_of_loading_elsewhere(pair: tuple[Any, Any], write: Any, path: Path) -> str:
+    """Load in a process that was not copied from this one, as a restarted job does."""
+    try:
+        text = module_text(*pair)
+    except ValueError:
+        return ""
+    file = path.with_name("small.pt")
+    with in_case("save of a small state", FILE_OF_ITS_OWN):
+        write(file, *_small(), MORE)
+    given = {"text": text, "name": pair[1].__name__, "file": str(file)}
+    (stand,) = on_ranks(loaded_elsewhere, 1, given)
+    if stand.how == "done" and stand.value == MORE:
+        return ""
+    told = f"it returns {stand.value}" if stand.how == "done" else f"it raises {stand.value}"
+    said = f"this process loads what it has saved, and in a new process load does not: {told}."
+    return said.replace(f"{file.parent}{os.sep}", "")
+
+
+def loaded_elsewhere(dist: Any, text: str, name: str, file: str) -> Any:
+    """Load a state of `_small`, as a rank of its own."""
+    from pathlib import Path
+
+    space: dict[str, Any] = {"__name__": "state"}
+    exec(text, space)
+    model = nn.Linear(1, 1)
+    return space[name](Path(file), model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
 def _watch(
     path: Path, write: Callable[[], object]
 ) -> tuple[list[tuple[bytes | None, bool]], dict[str, bytes]]:
     """Call `write`, and look at the folder before every line of Python that runs in it, the libraries' included.
 
-    Returns what the file held, None where it was not there, each with whether another lay beside it; and the content
-    of what lay beside it first.
+    Returns what the file held, None where it was not there, each with whether another lay beside it; and of each file
+    that lay beside it the most that it ever held.
     """
     seen: list[tuple[bytes | None, bool]] = []
     left: dict[str, bytes] = {}
@@ -171,8 +227,9 @@ def _watch(
         if (now, bool(names)) != last:
             last = (now, bool(names))
             seen.append((path.read_bytes() if now else None, bool(names)))
-        if names and not left:
-            left.update((name, (path.parent / name).read_bytes()) for name in names)
+        for name in names:
+            if (path.parent / name).stat().st_size > len(left.get(name, b"")) or name not in left:
+                left[name] = (path.parent / name).read_bytes()
         return look
 
     _traced(look, write)
@@ -237,13 +294,19 @@ def _fault_of_what_is_left(write: Any, read: Any, path: Path) -> str:
     except Exception as error:
         return f"after a kill has left an unfinished file, save raises {named(error)}."
     run = _new(7)
-    with in_case("load behind a kill and one more save", FILE_OF_ITS_OWN):
+    try:
         read(path, *run)
+    except Exception as error:
+        said = f"behind a kill and one more save, load raises {named(error)}."
+        return said.replace(f"{path.parent}{os.sep}", "")
     return "" if _equal(run[0], _new(6)[0]) else "behind a kill and one more save, load gives another state."
 
 
-def _fault_of_damage(read: Any, path: Path) -> str:
+def _fault_of_damage(write: Any, read: Any, path: Path) -> str:
     """Take the file alone into another folder, and damage it there."""
+    run = _new(6)
+    _go_on(run, range(2))
+    write(path, *run, MORE)
     folder = path.parent / "elsewhere"
     folder.mkdir()
     alone = folder / path.name
@@ -257,10 +320,10 @@ def _fault_of_damage(read: Any, path: Path) -> str:
             "alone",
         )
     content = alone.read_bytes()
-    saved, _ = _new(6)
     sizes = (0, 3, len(content) // 2, len(content) - 1)
     damaged = [("that was cut off", content[:size]) for size in sizes]
-    for place in [*range(6), *range(len(content) // 3, len(content), len(content) // 40)]:
+    everywhere = [*range(6), *range(len(content) // 3, len(content), len(content) // 40)]
+    for place in [*_places_of_parts(content, run), *everywhere]:
         flipped = bytes([content[place] ^ 64])
         damaged.append(("with one byte changed", content[:place] + flipped + content[place + 1 :]))
     for what, bad in damaged:
@@ -273,14 +336,30 @@ def _fault_of_damage(read: Any, path: Path) -> str:
             if not _equal(model, before) or optimizer.state:
                 return f"load refuses a file {what}, but only after it has changed model or optimizer."
             continue
-        if found != MORE or not _equal(model, saved):
-            return _told_of_damage(what, found, untouched=_equal(model, before))
+        if _equal(model, before):
+            return f"load neither loads a file {what} nor refuses it: it returns {found}, and the job begins anew."
+        wrong = {
+            "weights": not _equal(model, run[0]),
+            "optimizer": not _same(optimizer.state_dict(), run[1].state_dict()),
+            "return value": found != MORE,
+        }
+        if any(wrong.values()):
+            parts = " and ".join(part for part, is_wrong in wrong.items() if is_wrong)
+            return f"load takes a file {what}, and goes on with wrong values without a word: {parts}."
     return ""
 
 
-def _told_of_damage(what: str, found: object, untouched: bool) -> str:
-    if untouched:
-        return (
-            f"load neither loads a file {what} nor refuses it: it returns {found}, and the job begins anew."
-        )
-    return f"load takes a file {what}, and goes on with wrong values without a word."
+def _places_of_parts(content: bytes, run: Training) -> list[int]:
+    """Return where in a file a weight, the moments, a learning rate and `consumed` stand, as far as we find them."""
+    model, optimizer = run
+    weight = next(model.parameters())
+    moments = optimizer.state[weight]
+    numbers = [
+        each.detach().numpy().tobytes()[:64] for each in (weight, moments["exp_avg"], moments["exp_avg_sq"])
+    ]
+    rate = optimizer.param_groups[0]["lr"]
+    numbers += [struct.pack(">d", rate), struct.pack("<d", rate)]
+    places = [content.index(each) + 3 for each in numbers if each in content]
+    name = content.find(b"consumed")
+    behind = range(name + 8, name + 24) if name >= 0 else ()
+    return [place for place in (*places, *behind) if place < len(content)]

@@ -7,9 +7,11 @@ import os
 import pytest
 import torch
 
+from lib.training.launch import RankError, torchrun
 from support.kit.mistakes import edited
 from support.kit.source import source_of
 from support.n16 import case_four_numbers, case_friday, case_good_at_home, case_higher_curve, checks
+from support.n16.rank import GONE, LEFT
 from support.n16.warm import on_ranks, stands_told
 from tests.sizes import size
 from tools.hygiene import joined
@@ -61,13 +63,37 @@ def test_the_notebook_has_the_sick_job_and_its_solution_the_right_one(name):
 
 # ---- repairs of other kinds
 
-PADDED = (
-    "    share = len(rows) // world\n    mine = torch.arange(rank, share * world, world)\n",
-    "    total = -(-len(rows) // world) * world\n    mine = torch.arange(rank, total, world) % len(rows)\n",
+MINE = "    mine = torch.arange(rank, len(rows), world)\n"
+CUT = (
+    MINE,
+    "    share = max(1, len(rows) // world)\n    mine = torch.arange(rank, share * world, world) % len(rows)\n",
 )
-SAMPLED = (
-    PADDED[0],
-    "    mine = torch.tensor(list(DistributedSampler(rows, world, rank, shuffle=False)))\n",
+SAMPLED = (MINE, "    mine = torch.tensor(list(DistributedSampler(rows, world, rank, shuffle=False)))\n")
+WHOLE = (
+    MINE,
+    "    whole = world * batch_size\n"
+    "    mine = torch.arange(rank, -(-len(rows) // whole) * whole, world) % len(rows)\n",
+)
+ENOUGH = (MINE, "    mine = torch.arange(rank, max(world, len(rows)), world) % len(rows)\n")
+EMPTY = (MINE, "    mine = torch.arange(len(rows))[rank::world]\n")
+JOINED = (
+    "        for batch in order.split(batch_size):\n",
+    "        batches = list(order.split(batch_size)) if len(order) else []\n        most = torch.tensor(len(batches))\n"
+    "        dist.all_reduce(most, op=dist.ReduceOp.MAX)\n        batches += [order[:0]] * (int(most) - len(batches))\n"
+    "        for batch in batches:\n",
+)
+SUMMED = (
+    "F.mse_loss(model(rows[batch]), targets[batch])",
+    "F.mse_loss(model(rows[batch]), targets[batch], reduction='sum') / max(1, len(batch))",
+)
+TOGETHER = (
+    ("manual_seed(1000 * epoch + rank)", "manual_seed(epoch)"),
+    ("mine[torch.randperm(len(mine), generator=random)]", "torch.randperm(len(rows), generator=random)"),
+    (
+        "for batch in order.split(batch_size):\n",
+        "for whole in order.split(batch_size * world):\n            batch = whole[rank::world]\n",
+    ),
+    (SUMMED[0], SUMMED[1].replace("max(1, len(batch))", "len(whole) * world")),
 )
 ASKED = (
     "            loss = F.mse_loss",
@@ -98,7 +124,7 @@ MADE_ANEW = (
 )
 BY_INDEX = (
     ("(self, index):\n", "(self, asked):\n            epoch, index = asked\n"),
-    ("self.epoch + index", "epoch + index"),
+    ("self.epoch * len", "epoch * len"),
     ("    loader = DataLoader(dataset, 4, sampler=sampler,",
      "    class Told(Sampler):\n        def __len__(self):\n            return len(sampler)\n\n"
      "        def __iter__(self):\n            return iter([(dataset.epoch, index) for index in sampler])\n\n"
@@ -106,9 +132,12 @@ BY_INDEX = (
 )  # fmt: skip
 
 REPAIRS = {
-    "1 padded": ("job_1", edited(RIGHT["job_1"], PADDED)),
-    "1 dealt by the sampler": ("job_1", edited(RIGHT["job_1"], SAMPLED)),
-    "1 asked before each step": ("job_1", edited(SICK["job_1"], ASKED, SAID_SO)),
+    "1 cut": ("job_1", edited(SICK["job_1"], CUT)),
+    "1 padded to whole batches": ("job_1", edited(SICK["job_1"], WHOLE)),
+    "1 dealt by the sampler": ("job_1", edited(SICK["job_1"], SAMPLED)),
+    "1 asked before each step": ("job_1", edited(SICK["job_1"], ENOUGH, ASKED, SAID_SO)),
+    "1 joined with gradients of zero": ("job_1", edited(SICK["job_1"], EMPTY, JOINED, SUMMED)),
+    "1 one order of all, weighed by rows": ("job_1", edited(SICK["job_1"], EMPTY, *TOGETHER)),
     "2 gathered": ("job_2", edited(RIGHT["job_2"], GATHERED)),
     "2 in blocks": ("job_2", edited(RIGHT["job_2"], BLOCKS)),
     "3 divided, and the whole rate": ("job_3", edited(RIGHT["job_3"], *DIVIDED)),
@@ -127,7 +156,8 @@ def test_repairs_of_other_kinds_are_right(repair):
 
 
 @pytest.mark.parametrize("given, told", [
-    (None, "still the stub: forecast_1"), ("a", "2 numbers in parentheses, not 'a'"), (33, "2 numbers in parentheses"),
+    (None, "still the stub: forecast_1"), ("a", "2 numbers in parentheses, not 'a'"),
+    (33, "2 numbers in parentheses"), ((33, 11), "(33, 11) is not what comes out there"),
     ((33, True), "2 numbers in parentheses"), ((33, 9), "(33, 9) is not what comes out there"),
     ([33, 10.0], "✓"),
 ])  # fmt: skip
@@ -140,11 +170,11 @@ def test_a_forecast_is_two_numbers_and_what_is_due_is_not_said(given, told):
 
 
 @pytest.mark.parametrize("world, count, batch, epochs", [(2, 33, 4, 3), (3, 31, 5, 2)])
-def test_as_many_ranks_wait_as_the_forecast_counts_and_so_many_steps_are_left(world, count, batch, epochs):
+def test_as_many_ranks_fail_as_the_forecast_counts_and_so_many_steps_are_left(world, count, batch, epochs):
     stands = on_ranks(SICK["job_1"], world, {**case_friday.drawn_1(count), "batch_size": batch, "epochs": epochs})
     batches = [-(-len(range(rank, count, world)) // batch) for rank in range(world)]
-    waiting = [rank for rank, stand in enumerate(stands) if stand.how == "stands"]
-    assert waiting == [rank for rank in range(world) if batches[rank] > min(batches)]
+    failing = [rank for rank, stand in enumerate(stands) if stand.value == GONE]
+    assert failing == [rank for rank in range(world) if batches[rank] > min(batches)]
     assert len(stands[0].said) < epochs
     rows = [len(range(rank, 100_833, 64)) for rank in range(64)]
     many = [-(-each // 25) for each in rows]
@@ -163,11 +193,12 @@ def test_the_evaluation_counts_the_first_rows_twice():
     assert FORECASTS["forecast_2"] == pytest.approx(900 / (64 * -(-1000 // 64)))
 
 
-def test_four_ranks_are_one_with_the_batch_and_the_rate_of_the_forecast():
+def test_four_ranks_that_divide_are_one_with_the_batch_and_the_rate_of_the_forecast():
     batch, rate = FORECASTS["forecast_3"]
     data = {**case_higher_curve.drawn_3(96), "epochs": 3}
     job = SICK["job_3"]
-    of_four = on_ranks(job, 4, {**data, "batch_size": 8, "learning_rate": 0.2})[0].value
+    divided = edited(job, DIVIDED[1])
+    of_four = on_ranks(divided, 4, {**data, "batch_size": 8, "learning_rate": 0.2})[0].value
     of_one = on_ranks(job, 1, {**data, "batch_size": batch, "learning_rate": rate})[0].value
     assert torch.allclose(of_four["weight"], of_one["weight"], rtol=0, atol=1e-12)
 
@@ -179,6 +210,42 @@ def test_a_row_has_a_picture_for_each_start_of_the_job():
         (stand,) = on_ranks(SICK["job_4"], 1, given)
         pictures |= {tuple(picture) for _, number, picture in stand.value if number == 0}
     assert len(pictures) == FORECASTS["forecast_4"]
+
+
+# ---- what the notebook says of tools, and of a real job
+
+STARTED = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+{job}
+
+dist.init_process_group("gloo")
+rows = torch.randn(33, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+job_1(dist, rows, rows.sum(1, keepdim=True), 4, 3)
+print("through", dist.get_rank())
+"""
+
+
+def test_under_torchrun_the_rank_that_did_nothing_wrong_fails_and_the_other_ends(tmp_path):
+    script = tmp_path / "friday.py"
+    script.write_text(STARTED.format(job=source_of(SICK["job_1"])), encoding="utf-8")
+    with pytest.raises(RankError) as failed:
+        torchrun(script, ranks=2, quiet=True)
+    assert failed.value.rank == 0
+    assert any(word in str(failed.value) for word in LEFT)
+    assert any("through 1" in line for line in failed.value.run.lines)
+
+
+def test_a_barrier_at_the_end_makes_both_ranks_wait_and_detail_sees_equal_calls():
+    given = {**case_friday.drawn_1(33), "batch_size": 4, "epochs": 3}
+    waits = edited(SICK["job_1"], ('    return {"seen"', '    dist.barrier()\n    return {"seen"'))
+    assert [stand.how for stand in on_ranks(waits, 2, given)] == ["stands", "stands"]
+    stands = on_ranks(SICK["job_1"], 2, given, environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+    assert [len(stand.said) for stand in stands] == [2, 3]  # it lets two epochs pass
+    assert "CollectiveFingerPrint" not in stands[0].told
 
 
 # ---- ranks

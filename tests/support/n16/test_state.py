@@ -66,7 +66,36 @@ def load_pickled(path, model, optimizer):
     return more
 
 
-@pytest.mark.parametrize("answer", [(save_in_parts, load_in_parts), (save_pickled, load_pickled)])
+def save_as_text(path, model, optimizer, more):
+    """And one with the numbers as JSON, and tensors inside a tensor."""
+    import json
+
+    buffer = io.BytesIO()
+    torch.save((model.state_dict(), optimizer.state_dict()), buffer)
+    inner = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+    text = json.dumps(more)
+    unfinished = os.path.join(os.path.dirname(path), "unfinished")
+    check = zlib.crc32(text.encode(), zlib.crc32(inner.numpy().tobytes()))
+    torch.save({"inner": inner, "text": text, "check": check}, unfinished)
+    os.rename(unfinished, path)
+
+
+def load_as_text(path, model, optimizer):
+    import json
+
+    outer = torch.load(path)
+    inner = outer["inner"].numpy().tobytes()
+    if zlib.crc32(outer["text"].encode(), zlib.crc32(inner)) != outer["check"]:
+        raise OSError("damaged")
+    weights, moments = torch.load(io.BytesIO(inner))
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(moments)
+    return json.loads(outer["text"])
+
+
+@pytest.mark.parametrize(
+    "answer", [(save_as_text, load_as_text), (save_in_parts, load_in_parts), (save_pickled, load_pickled)]
+)
 def test_other_files_are_right_too(answer):
     verdict = n16.check_state(*answer)
     assert verdict, verdict.message
@@ -106,6 +135,43 @@ def test_a_load_is_judged_by_what_it_leaves(changes, told):
     verdict = n16.check_state(built.save, edited(built.load, *changes))
     assert verdict.status == "wrong"
     assert told in verdict.message
+
+
+def save_with_tensors_summed(path, model, optimizer, more):
+    def checksum(part, found=0):
+        if torch.is_tensor(part):
+            return zlib.crc32(part.detach().numpy().tobytes(), found)
+        parts = [*part.values()] if isinstance(part, dict) else part
+        for each in parts if isinstance(parts, list) else ():
+            found = checksum(each, found)
+        return found
+
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "more": more}
+    state["checksum"] = checksum(state)
+    torch.save(state, f"{path}.new")
+    os.replace(f"{path}.new", path)
+
+
+def load_with_tensors_summed(path, model, optimizer):
+    def checksum(part, found=0):
+        if torch.is_tensor(part):
+            return zlib.crc32(part.detach().numpy().tobytes(), found)
+        parts = [*part.values()] if isinstance(part, dict) else part
+        for each in parts if isinstance(parts, list) else ():
+            found = checksum(each, found)
+        return found
+
+    state = torch.load(path)
+    if state.pop("checksum") != checksum(state):
+        raise ValueError("damaged")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["more"]
+
+
+def test_a_checksum_of_all_tensors_lets_a_number_change():
+    message = n16.check_state(save_with_tensors_summed, load_with_tensors_summed).message
+    assert "with one byte changed, and goes on with wrong values without a word: optimizer" in message
 
 
 def test_what_is_imported_or_defined_outside_is_told_where_it_will_be_missing():

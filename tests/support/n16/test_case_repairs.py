@@ -16,6 +16,7 @@ from support.n16 import (
 )
 from support.n16.series import ends_of_trials
 from tests.sizes import size
+from tests.support.n16.test_casebook import NAME, stored, tree
 
 CASES = {
     5: case_smaller_card,
@@ -42,6 +43,13 @@ def two_worlds():
     yield
     for case, trials in kept.items():
         case.TRIALS = trials
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_the_notebook_has_the_sick_job_and_its_solution_the_right_one(number):
+    sick = SICK.get(number, RIGHT[number])
+    assert stored(NAME)[f"job_{number}"] == tree(sick)
+    assert stored(f"solutions/{NAME}")[f"job_{number}"] == tree(RIGHT[number])
 
 
 # ---- repairs of other kinds

@@ -36,6 +36,7 @@ QUIET = 1.5  # seconds without any CPU time
 LIMIT = 30.0  # seconds for everything
 POLL = 0.1
 NO_TALK = {"TORCH_CPP_LOG_LEVEL": "FATAL"}  # what gloo logs of a failure, it raises as well
+OWN_HASHES = {"PYTHONHASHSEED": "random"}  # as in any process that nobody has told otherwise
 
 
 def on_ranks(
@@ -95,7 +96,9 @@ def _started(world_size: int, store: str, order: bytes) -> tuple[list[Any], list
     if sys.platform == "linux":
         context.set_forkserver_preload([be_a_rank.__module__])
         path = os.pathsep.join(filter(None, sys.path))  # the server imports before it is told our path
-        with mock.patch.dict(os.environ, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **NO_TALK}):
+        with mock.patch.dict(
+            os.environ, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **NO_TALK, **OWN_HASHES}
+        ):
             forkserver.ensure_running()
     processes = []
     lines = []

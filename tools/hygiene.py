@@ -25,6 +25,7 @@ from tools.project import ROOT, address
 from tools.title import columns_of, needed, neighbours_cell
 
 LONGEST_CELL = 25
+LONGEST_JOB = 60  # a job of the casebook is a script that the reader repairs: as long as a function may be
 HEAVIEST = 700_000  # bytes; GitHub fails to show notebooks of some megabytes, and every save grows the history
 
 
@@ -236,12 +237,14 @@ def has_text_that_renders(page: StoredNotebook) -> list[str]:
 
 
 def has_short_cells(page: StoredNotebook) -> list[str]:
-    """Limit a code cell to 25 lines: what is longer belongs in lib."""
-    return [
-        f"cell {number} has {len(source.splitlines())} lines of code, more than {LONGEST_CELL}"
-        for number, _, source in page.cells("code")
-        if len(source.splitlines()) > LONGEST_CELL
-    ]
+    """Limit a code cell to 25 lines, what is longer belongs in lib, and a job of the casebook to 60."""
+    found = []
+    for number, _, source in page.cells("code"):
+        count = len(source.splitlines())
+        most = LONGEST_JOB if source.startswith("def job_") else LONGEST_CELL
+        if count > most:
+            found.append(f"cell {number} has {count} lines of code, more than {most}")
+    return found
 
 
 def is_light(page: StoredNotebook) -> list[str]:

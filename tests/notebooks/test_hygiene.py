@@ -210,6 +210,12 @@ FAULTS: list[tuple[hygiene.Rule, list[Plant], list[str]]] = [
     ),
     (hygiene.has_short_cells, [cell(FIGURE, source="x = 1\n" * 25)], []),
     (hygiene.has_short_cells, [cell(FIGURE, source="x = 1\n" * 26)], ["cell 3 has 26 lines of code, more than 25"]),
+    (hygiene.has_short_cells, [cell(FIGURE, source="def job_1():\n" + "    x = 1\n" * 59)], []),
+    (
+        hygiene.has_short_cells,
+        [cell(FIGURE, source="def job_1():\n" + "    x = 1\n" * 60)],
+        ["cell 3 has 61 lines of code, more than 60"],
+    ),
     (
         hygiene.has_text_that_renders,
         [cell(TITLE, source="<code>def __iter__</code>, `__iter__`"), cell(BREAK, source=r"$\text{num\_samples}$")],

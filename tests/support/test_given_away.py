@@ -22,7 +22,7 @@ from tools.hygiene import joined
 from tools.project import chapters
 
 #: Where the job that the reader is given is healthy: what is asked is a forecast, and to leave the job alone.
-HEALTHY = {"n16.check_job_3": {"job_3"}}
+HEALTHY = {"n16.check_job_3": {"job_3"}, "n16.check_job_9": {"job_9"}}
 
 PATIENCE = 5.0  # seconds for one trial: the slowest right answer takes half of one
 

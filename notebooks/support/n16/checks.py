@@ -10,7 +10,15 @@ from support.kit.mistakes import famous
 from support.n16.case_four_numbers import check_job_2 as check_job_2
 from support.n16.case_friday import check_job_1 as check_job_1
 from support.n16.case_good_at_home import check_job_4 as check_job_4
+from support.n16.case_half_the_memory import check_job_7 as check_job_7
 from support.n16.case_higher_curve import check_job_3 as check_job_3
+from support.n16.case_less_to_keep import check_job_12 as check_job_12
+from support.n16.case_longer_rows import check_job_11 as check_job_11
+from support.n16.case_more_rows import check_job_6 as check_job_6
+from support.n16.case_nobody_is_slow import check_job_10 as check_job_10
+from support.n16.case_smaller_card import check_job_5 as check_job_5
+from support.n16.case_three_cuts import check_job_8 as check_job_8
+from support.n16.case_three_sevenths import check_job_9 as check_job_9
 from support.n16.guesses import guess_flipped as guess_flipped
 from support.n16.guesses import guess_named as guess_named
 from support.n16.state_trials import fault_of_state

@@ -1,0 +1,179 @@
+"""Case 7 of notebook 16: blocks that are computed once more in backward, with another dropout than in forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from support.kit.mistakes import edited
+from support.n16.casebook import case, unfinished
+from support.n16.rank import Stand
+from support.n16.series import ends_of_trials
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: D103
+
+
+def job_7(dist, blocks, rows, targets, seed, steps, learning_rate, recompute=True):
+    class Recomputed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, block, x, *parameters):
+            ctx.block = block
+            ctx.state = torch.get_rng_state()
+            ctx.save_for_backward(x)
+            return block(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            x = x.detach().requires_grad_()
+            with torch.random.fork_rng(devices=[]), torch.enable_grad():
+                torch.set_rng_state(ctx.state)
+                out = ctx.block(x)
+            out.backward(gradient)  # adds to the gradients of the block
+            return None, x.grad, *[None for _ in ctx.block.parameters()]
+
+    torch.manual_seed(seed)
+    optimizer = torch.optim.SGD(blocks.parameters(), lr=learning_rate)
+    for step in range(steps):
+        x = rows
+        for block in blocks:
+            x = Recomputed.apply(block, x, *block.parameters()) if recompute else block(x)
+        loss = F.mse_loss(x, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 50 == 49:
+            print(f"step {step + 1}: loss {loss.item():.3f}")
+    return [parameter.detach() for parameter in blocks.parameters()]
+
+
+_KEPT = "            ctx.state = torch.get_rng_state()\n"
+_FORKED = "with torch.random.fork_rng(devices=[]), torch.enable_grad():"
+_SET = "                torch.set_rng_state(ctx.state)\n"
+
+
+def sick_7():
+    """Return the job as the notebook has it."""
+    return edited(job_7, (_KEPT, ""), (_FORKED, "with torch.enable_grad():"), (_SET, ""))
+
+
+#: A quarter of a million is dropped in forward, and of these the second draw keeps three quarters.
+FORECAST_7 = 187_500
+
+
+def with_calls_counted(dist, name, blocks, **given):
+    calls = [0 for _ in blocks]
+
+    def counted(number):
+        def count(*_):
+            calls[number] += 1
+
+        return count
+
+    for number, block in enumerate(blocks):
+        block.register_forward_pre_hook(counted(number))
+    return globals()[name](dist, blocks, **given), calls
+
+
+def drawn_7(seed: int, depth: int, dropped: float, width: int = 6) -> dict[str, Any]:
+    """Return blocks with dropout, rows and targets."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropped), nn.Linear(width, width))
+            for _ in range(depth)
+        )
+        rows = torch.randn(16, width)
+        return {"blocks": blocks, "rows": rows, "targets": rows.flip(1)}
+
+
+#: Seed, blocks, share that is dropped, steps.
+TRIALS = ((1, 1, 0.5, 3), (2, 3, 0.25, 4), (3, 2, 0.8, 3), (4, 4, 0.1, 2))
+
+
+def fault_of_7(job: Callable[..., Any]) -> str:
+    """Run it with each of the trials; weights must be those of a run that keeps everything."""
+    trials = []
+    for seed, depth, dropped, steps in TRIALS:
+        given = {"seed": seed, "steps": steps, "learning_rate": 0.1}
+        trials.append({"name": job.__code__.co_name, **drawn_7(seed, depth, dropped), **given})
+    found = ends_of_trials(with_calls_counted, 1, trials, job)
+    for (seed, depth, dropped, steps), (stand,) in zip(TRIALS, found, strict=False):
+        where = f"with {depth} block{'s' * (depth > 1)}, dropout {dropped}, {steps} steps and seed {seed}"
+        due = of_one_that_keeps(seed, steps, **drawn_7(seed, depth, dropped))
+        said = unfinished(where, [stand]) or _fault_of_state(where, stand, due, steps)
+        if said:
+            return said
+    return ""
+
+
+def _fault_of_state(where: str, stand: Stand, due: list[Tensor], steps: int) -> str:
+    got, calls = stand.value
+    if not isinstance(got, list) or len(got) != len(due) or not all(isinstance(w, Tensor) for w in got):
+        return f"{where} the job returned {got!r}, not the weights."
+    if min(calls) < 2 * steps:
+        return f"{where} a block runs {min(calls)} times in {steps} steps: it keeps what it should compute again."
+    if max(calls) > 2 * steps:
+        return f"{where} a block runs {max(calls)} times in {steps} steps; twice a step is enough."
+    if _equal(got, due):
+        return ""
+    apart = max((one - other).abs().max().item() for one, other in zip(got, due, strict=True))
+    return f"{where} the weights are up to {apart:.2g} from those of a run that keeps all activations."
+
+
+def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.allclose(one, other, rtol=0, atol=1e-6) for one, other in zip(some, others, strict=True))
+
+
+def of_one_that_keeps(
+    seed: int, steps: int, blocks: nn.ModuleList, rows: Tensor, targets: Tensor
+) -> list[Tensor]:
+    """Return the weights of a run that computes nothing twice."""
+    optimizer = torch.optim.SGD(blocks.parameters(), lr=0.1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for _ in range(steps):
+            x = rows
+            for block in blocks:
+                x = block(x)
+            optimizer.zero_grad()
+            torch.autograd.backward(F.mse_loss(x, targets))
+            optimizer.step()
+    return [parameter.detach() for parameter in blocks.parameters()]
+
+
+check_job_7 = case(
+    7,
+    job_7,
+    FORECAST_7,
+    fault_of_7,
+    "each block runs twice a step, and its weights are those of a run that keeps everything.",
+    {
+        "Backward drops others than forward has dropped.": sick_7(),
+        "The first step drops the right ones; then backward has turned the generator back for the next.": edited(
+            job_7, (_FORKED, "with torch.enable_grad():")
+        ),
+        "One state for all blocks: it is that of the last.": edited(job_7, ("ctx.state", "Recomputed.state")),
+        "Then nothing is dropped.": edited(job_7, ("out = ctx.block(x)", "out = ctx.block.eval()(x)")),
+        "One seed for all blocks and steps drops the same ones for ever.": edited(
+            sick_7(),
+            ("            return block(x)", "            torch.manual_seed(0)\n            return block(x)"),
+            ("                out =", "                torch.manual_seed(0)\n                out ="),
+        ),
+        "That is how it was before somebody halved the memory.": edited(
+            sick_7(),
+            ("Recomputed.apply(block, x, *block.parameters()) if recompute else block(x)", "block(x)"),
+        ),
+    },
+    {
+        "Some of those are dropped both times.": 250_000,
+        "That counts those which forward has kept and backward dropped, too.": 375_000,
+        "These are dropped both times.": 62_500,
+    },
+)
+"""Case 7: (job_7, forecast_7)."""

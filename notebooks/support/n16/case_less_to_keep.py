@@ -1,0 +1,198 @@
+"""Case 12 of notebook 16: a pipeline in the order 1F1B, whose neighbours both send, and nobody receives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lib.text import plural
+from support.kit.mistakes import edited
+from support.n16.casebook import case, unfinished
+from support.n16.rank import Stand
+from support.n16.series import ends_of_trials
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: D103
+
+
+def job_12(dist, layers, rows, targets, micro_batches):
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    stage = layers[rank]  # keeps the width
+    parts = rows.chunk(micro_batches)  # of equal length
+    goals = targets.chunk(micro_batches)
+    kept = []
+    done = []
+    sent = []
+
+    def forward(i):
+        x = parts[i].clone()
+        if rank > 0:
+            dist.recv(x, rank - 1)
+        y = stage(x.requires_grad_())
+        done.append(("F", i))
+        if rank < world - 1:
+            sent.append(dist.isend(y.detach(), rank + 1))
+        else:
+            y = F.mse_loss(y, goals[i]) / micro_batches
+        kept.append((x, y))
+
+    def backward(i):
+        x, y = kept.pop(0)
+        gradient = None
+        if rank < world - 1:
+            gradient = torch.empty_like(y)
+            dist.recv(gradient, rank + 1)
+        y.backward(gradient)
+        done.append(("B", i))
+        if rank > 0:
+            sent.append(dist.isend(x.grad, rank - 1))
+
+    ahead = min(micro_batches, world - rank)  # so many micro-batches a rank keeps at most
+    for i in range(ahead):
+        forward(i)
+    for i in range(micro_batches):
+        backward(i)
+        if ahead + i < micro_batches:
+            forward(ahead + i)
+    for work in sent:
+        work.wait()
+    print(f"{len(done)} tasks done")
+    return {"gradient": stage.weight.grad, "done": done}
+
+
+_WAIT = ("    for work in sent:\n        work.wait()\n", "")
+_LATER = (
+    ("sent.append(dist.isend(y.detach(), rank + 1))", "dist.send(y.detach(), rank + 1)"),
+    ("sent.append(dist.isend(x.grad, rank - 1))", "dist.send(x.grad, rank - 1)"),
+    ("    sent = []\n", ""),
+    _WAIT,
+)
+
+
+def sick_12():
+    """Return the job as the notebook has it."""
+    return edited(job_12, *_LATER)
+
+
+#: The last rank sends its first gradient, and the five before it a forward more than the next one takes.
+FORECAST_12 = (6, 10)
+
+Tasks: TypeAlias = Sequence[tuple[str, int]]
+
+
+def drawn_12(seed: int, depth: int, count: int, width: int = 3) -> dict[str, Any]:
+    """Return so many layers that keep the width, and so many rows and targets, float64."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = [nn.Linear(width, width).double() for _ in range(depth)]
+        rows = torch.randn(count, width, dtype=torch.float64)
+        return {"layers": layers, "rows": rows, "targets": rows.flip(1)}
+
+
+#: Ranks: seed, micro-batches.
+TRIALS = {3: [(1, 2), (2, 7)], 4: [(3, 6)], 2: [(4, 4)], 1: [(5, 3)]}
+
+
+def fault_of_12(job: Callable[..., Any]) -> str:
+    """Run it with each of the trials: it ends, with the gradient of one process, little kept and little idle."""
+    for world, settings in TRIALS.items():
+        trials = [{**drawn_12(seed, world, 2 * many), "micro_batches": many} for seed, many in settings]
+        for trial, stands in zip(trials, ends_of_trials(job, world, trials), strict=False):
+            where = f"on {plural(world, 'rank')} with {trial['micro_batches']} micro-batches"
+            said = unfinished(where, stands) or _fault_of_tasks(where, stands, trial)
+            if said:
+                return said
+    return ""
+
+
+def _fault_of_tasks(where: str, stands: list[Stand], trial: Any) -> str:
+    world = len(stands)
+    many = trial["micro_batches"]
+    loss = F.mse_loss(nn.Sequential(*trial["layers"])(trial["rows"]), trial["targets"])
+    due = torch.autograd.grad(loss, [layer.weight for layer in trial["layers"]])
+    for rank, got in enumerate(stand.value for stand in stands):
+        if not isinstance(got, dict) or not isinstance(got.get("gradient"), Tensor) or "done" not in got:
+            return f"{where} rank {rank} returned {got!r}; leave what it returns as it was."
+        apart = (got["gradient"] - due[rank]).abs().max().item()
+        if not apart < 1e-9:
+            return f"{where} the gradient of rank {rank} is {apart:.3g} from that of one process."
+        if sorted(got["done"]) != sorted((kind, i) for kind in "FB" for i in range(many)):
+            return f"{where} rank {rank} has done {got['done']}, not each task once."
+        most = most_kept(got["done"])
+        if most > world - rank:
+            return f"{where} rank {rank} keeps {most} micro-batches at a time, more than {world - rank}."
+    ticks = ticks_of([stand.value["done"] for stand in stands])
+    least = 2 * (many + world - 1)
+    if ticks > least:
+        return f"{where} it takes {ticks:g} ticks, a tick for each task, where {least} are enough."
+    return ""
+
+
+def most_kept(done: Tasks) -> int:
+    """Return for how many micro-batches at most forward is done and backward is not."""
+    now = most = 0
+    for kind, _ in done:
+        now += 1 if kind == "F" else -1
+        most = max(most, now)
+    return most
+
+
+def ticks_of(orders: Sequence[Tasks]) -> float:
+    """Return when the last task ends, if each takes a tick and begins once its rank and its input are there."""
+    ends: dict[tuple[int, str, int], float] = {}
+    left = [list(order) for order in orders]
+    clock = [0.0 for _ in orders]
+    while any(left):
+        moved = False
+        for rank, tasks in enumerate(left):
+            while tasks:
+                kind, i = tasks[0]
+                source = rank - 1 if kind == "F" else rank + 1
+                outside = not 0 <= source < len(orders)
+                if not outside and (source, kind, i) not in ends:
+                    break
+                ready = 0.0 if outside else ends[source, kind, i]
+                clock[rank] = max(clock[rank], ready) + 1
+                ends[rank, kind, i] = clock[rank]
+                tasks.pop(0)
+                moved = True
+        if not moved:
+            return float("inf")
+    return max(clock)
+
+
+check_job_12 = case(
+    12,
+    job_12,
+    FORECAST_12,
+    fault_of_12,
+    "it ends for any number of ranks and micro-batches, keeps as little as it may, and idles no more than it must.",
+    {
+        "Two neighbours send to each other, and each would receive only behind that.": sick_12(),
+        "All forwards first: then nobody sends against anybody, and every rank keeps all.": edited(
+            sick_12(), ("min(micro_batches, world - rank)", "micro_batches")
+        ),
+        "One micro-batch at a time keeps little, and one rank works at a time.": edited(
+            sick_12(), ("min(micro_batches, world - rank)", "1")
+        ),
+        "A rank less ahead has one forward less to send, but the last rank still sends against its neighbour.": edited(
+            sick_12(), ("min(micro_batches, world - rank)", "max(1, min(micro_batches, world - rank - 1))")
+        ),
+        "Who waits for each isend at once has a send again.": edited(
+            job_12,
+            ("sent.append(dist.isend(y.detach(), rank + 1))", "dist.isend(y.detach(), rank + 1).wait()"),
+            ("sent.append(dist.isend(x.grad, rank - 1))", "dist.isend(x.grad, rank - 1).wait()"),
+        ),
+    },
+    {
+        "With fewer micro-batches than ranks the first ranks have nothing left to send.": (16, 0),
+        "Each rank but the last sends to the next; the last sends, too.": (5, 11),
+        "You have them the other way round.": (10, 6),
+    },
+)
+"""Case 12: (job_12, forecast_12)."""

@@ -1,0 +1,146 @@
+"""Case 6 of notebook 16: noise that all ranks draw alike, since equal first weights need equal seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from lib.text import plural
+from support.kit.mistakes import edited
+from support.n16.casebook import case, unfinished
+from support.n16.rank import Stand
+from support.n16.series import ends_of_trials
+
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="union-attr"
+# ruff: noqa: D103
+
+
+def job_6(dist, rows, batch_size, epochs, seed):
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    torch.manual_seed(seed)
+    model = nn.Linear(rows.shape[1], 1)
+    torch.manual_seed(1000 * seed + rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    seen = []
+    gradients = []
+    for epoch in range(epochs):
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed + epoch))
+        for batch in order.split(world * batch_size):
+            mine = batch[rank::world]
+            noise = torch.randn(len(mine), rows.shape[1])
+            loss = model(rows[mine] + noise).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= world
+            optimizer.step()
+            seen += [(epoch, int(row), x.tolist()) for row, x in zip(mine, noise, strict=True)]
+            gradients.append(model.weight.grad.clone())
+    print(f"the gradient varies by {torch.cat(gradients).std(dim=0).mean():.3f}")
+    return {"seen": seen, "weight": model.weight.detach()}
+
+
+_OWN = ("    torch.manual_seed(1000 * seed + rank)\n", "")
+
+
+def sick_6():
+    """Return the job as the notebook has it."""
+    return edited(job_6, _OWN)
+
+
+#: All ranks draw the same: each of the 80 rows that a rank has in the epoch has a noise that 63 other rows have, too.
+FORECAST_6 = 80
+
+#: Ranks: rows, batch size of a rank, epochs, seed.
+TRIALS = {2: [(24, 4, 3, 1), (16, 2, 2, 7)], 3: [(24, 2, 3, 2)], 1: [(12, 4, 3, 4)]}
+
+
+def fault_of_6(job: Callable[..., Any]) -> str:
+    """Run it with each of the trials; each row of each epoch must have a noise of its own, the same in a second run."""
+    for world, settings in TRIALS.items():
+        trials: list[dict[str, Any]] = [
+            {"rows": _rows(count), "batch_size": size, "epochs": epochs, "seed": seed}
+            for count, size, epochs, seed in settings
+        ]
+        first = trials[0]
+        trials += [{**first}, {**first, "seed": first["seed"] + 10}]
+        found = ends_of_trials(job, world, trials)
+        for trial, stands in zip(trials, found, strict=False):
+            count = len(trial["rows"])
+            epochs = trial["epochs"]
+            where = f"on {plural(world, 'rank')} with {count} rows, {epochs} epochs and seed {trial['seed']}"
+            said = unfinished(where, stands) or _fault_of_noise(where, stands, epochs, count)
+            if said:
+                return said
+        once, again, other = (found[at][0].value["weight"] for at in (0, -2, -1))
+        if not torch.equal(once, again):
+            return f"on {plural(world, 'rank')} a second run with the same seed ends with other weights."
+        if torch.equal(once, other):
+            return f"on {plural(world, 'rank')} two runs with different seeds end with the same weights."
+    return ""
+
+
+def _rows(count: int) -> torch.Tensor:
+    return torch.randn(count, 3, generator=torch.Generator().manual_seed(count))
+
+
+def _fault_of_noise(where: str, stands: list[Stand], epochs: int, count: int) -> str:
+    values = [stand.value for stand in stands]
+    if not all(isinstance(value, dict) and {"seen", "weight"} <= value.keys() for value in values):
+        return f"{where} the job returned {values[0]!r}; leave what it returns as it was."
+    if any(not torch.allclose(value["weight"], values[0]["weight"], atol=1e-6) for value in values):
+        return f"{where} the ranks end with different weights."
+    owner: dict[tuple[float, ...], tuple[int, int, int]] = {}
+    for rank, value in enumerate(values):
+        for epoch, row, noise in value["seen"]:
+            other = owner.setdefault(tuple(noise), (rank, epoch, row))
+            if other != (rank, epoch, row):
+                return (
+                    f"{where} row {row} of rank {rank} in epoch {epoch} has the noise of row {other[2]} of rank "
+                    f"{other[0]} in epoch {other[1]}."
+                )
+    due = {(epoch, row) for epoch in range(epochs) for row in range(count)}
+    if {(epoch, row) for _, epoch, row in owner.values()} != due:
+        return f"{where} some rows do not come in every epoch."
+    spread = torch.tensor(list(owner)).std().item()
+    if not 0.7 < spread < 1.4:
+        return f"{where} the noise has a standard deviation of {spread:.2f}, where it was 1."
+    return ""
+
+
+check_job_6 = case(
+    6,
+    job_6,
+    FORECAST_6,
+    fault_of_6,
+    "each row of each epoch has a noise of its own on any number of ranks, and a seed gives the same run again.",
+    {
+        "One seed on all ranks gives equal first weights, and equal noise behind them.": sick_6(),
+        "The first weights are drawn behind the seed as well: now each rank begins with others.": edited(
+            sick_6(), ("    torch.manual_seed(seed)\n", "    torch.manual_seed(1000 * seed + rank)\n")
+        ),
+        "Whoever seeds in each epoch with the rank alone draws the same noise in all epochs.": edited(
+            sick_6(), ("        order = ", "        torch.manual_seed(1000 * seed + rank)\n        order = ")
+        ),
+        "Seed and rank added, with the epoch beside them: the sums meet again on other ranks.": edited(
+            sick_6(), ("        order = ", "        torch.manual_seed(seed + rank + epoch)\n        order = ")
+        ),
+        "A seed that nobody knows makes a run that nobody can repeat.": edited(
+            job_6, ("torch.manual_seed(1000 * seed + rank)", "torch.seed()")
+        ),
+        "The noise was wanted.": edited(
+            sick_6(), ("torch.randn(len(mine), rows.shape[1])", "0 * rows[mine]")
+        ),
+    },
+    {
+        "That is what it should be.": 5120,
+        "A rank draws on from step to step; nothing seeds it anew.": 8,
+        "The ranks are what does not differ.": 64,
+    },
+)
+"""Case 6: (job_6, forecast_6)."""

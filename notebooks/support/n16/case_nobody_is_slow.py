@@ -1,0 +1,158 @@
+"""Case 10 of notebook 16: batches of equal lengths, shuffled by each rank on its own: steps wait for a long one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from lib.text import plural
+from support.kit.mistakes import edited
+from support.n16.casebook import case, unfinished
+from support.n16.rank import Stand
+from support.n16.series import ends_of_trials
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: D103
+
+
+def job_10(dist, lengths, batch_size, epochs, seed):
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    order = sorted(range(len(lengths)), key=lambda text: lengths[text])  # side by side: little padding
+    mine = order[rank::world]
+    batches = [mine[start : start + batch_size] for start in range(0, len(mine), batch_size)]
+    random = torch.Generator().manual_seed(seed)
+    seen = []
+    for epoch in range(epochs):
+        real = padded = waited = 0
+        for number in torch.randperm(len(batches), generator=random).tolist():
+            batch = batches[number]
+            tokens = len(batch) * max(lengths[text] for text in batch)  # as long as its longest text
+            longest = torch.tensor(tokens)
+            dist.all_reduce(longest, dist.ReduceOp.MAX)  # the step ends when the last rank has its gradient
+            real += sum(lengths[text] for text in batch)
+            padded += tokens
+            waited += longest.item() - tokens
+            seen.append((epoch, batch))
+        print(f"epoch {epoch}: {real} tokens, {padded} with padding, time for {waited} more spent waiting")
+    return seen
+
+
+def sick_10():
+    """Return the job as the notebook has it."""
+    return edited(job_10, ("manual_seed(seed)", "manual_seed(1000 * seed + rank)"))
+
+
+#: All four have a short one in a step of 16; the mean of the longest is 850 ms, that of a rank 500 ms.
+FORECAST_10 = 1.7
+
+Epoch: TypeAlias = list[list[list[int]]]
+"""Of each rank its batches, of each batch its texts."""
+
+#: Ranks: texts, batch size, seed.
+TRIALS = {2: [(96, 4, 1), (80, 2, 2)], 4: [(240, 5, 3)], 3: [(150, 5, 4)], 1: [(40, 4, 5)]}
+
+
+def drawn_10(seed: int, count: int) -> list[int]:
+    """Return the lengths of so many texts: as many of each length up to 100."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    return [1 + 100 * place // count for place in order]
+
+
+def fault_of_10(job: Callable[..., Any]) -> str:
+    """Run it with each of the trials, and look at what ranks have in the same step, at padding, and at the order."""
+    for world, settings in TRIALS.items():
+        trials: list[dict[str, Any]] = [
+            {"lengths": drawn_10(seed, count), "batch_size": size, "epochs": 3, "seed": seed}
+            for count, size, seed in settings
+        ]
+        for trial, stands in zip(trials, ends_of_trials(job, world, trials), strict=False):
+            texts = len(trial["lengths"])
+            where = f"on {plural(world, 'rank')} with {texts} texts and batches of {trial['batch_size']}"
+            said = unfinished(where, stands) or _fault_of_epochs(where, stands, trial["lengths"])
+            if said:
+                return said
+    return ""
+
+
+def _fault_of_epochs(where: str, stands: list[Stand], lengths: Sequence[int]) -> str:
+    if not all(isinstance(stand.value, list) for stand in stands):
+        return f"{where} the job returned {stands[0].value!r}; it should return what it has seen, as before."
+    epochs = [
+        [[list(batch) for at, batch in stand.value if at == epoch] for stand in stands] for epoch in range(3)
+    ]
+    for number, epoch in enumerate(epochs):
+        said = _fault_of_epoch(epoch, lengths)
+        if said:
+            return f"{where}, epoch {number}: {said}"
+    first, second, _ = [[lengths[batch[0]] for batch in ranks[0]] for ranks in epochs]
+    if first == second:
+        return f"{where} rank 0 has its batches in the same order in epochs 0 and 1."
+    return ""
+
+
+def _fault_of_epoch(epoch: Epoch, lengths: Sequence[int]) -> str:
+    counted = Counter(text for batches in epoch for batch in batches for text in batch)
+    for text in range(len(lengths)):
+        if counted[text] != 1:
+            return f"text {text} comes {plural(counted[text], 'time')}."
+    steps = {len(batches) for batches in epoch}
+    if len(steps) > 1:
+        return f"the ranks have {sorted(steps)} batches."
+    costs = [[len(batch) * max(lengths[text] for text in batch) for batch in batches] for batches in epoch]
+    padded = sum(map(sum, costs))
+    if padded > 1.3 * sum(lengths):
+        return f"{padded} tokens are computed, of which {padded - sum(lengths)} are padding."
+    slowest = sum(map(max, zip(*costs, strict=True)))
+    share = padded / len(epoch)
+    if slowest > 1.1 * share:
+        return (
+            f"each rank computes for {share:.0f} tokens, and the steps, each as long as its longest rank, "
+            f"take {slowest}."
+        )
+    ups = sum(one <= other for one, other in zip(costs[0], costs[0][1:], strict=False))
+    if ups in (0, len(costs[0]) - 1):
+        return "rank 0 goes through its batches in the order of their lengths."
+    return ""
+
+
+_BY_RANDOM = "torch.randperm(len(batches), generator=random).tolist()"
+
+check_job_10 = case(
+    10,
+    job_10,
+    FORECAST_10,
+    fault_of_10,
+    "ranks have batches of equal cost in each step, in another order in each epoch, with little padding.",
+    {
+        "Each rank draws its own order: in nearly every step somebody has a long batch.": sick_10(),
+        "Nobody waits, but each epoch goes from short to long.": edited(
+            job_10, (_BY_RANDOM, "range(len(batches))")
+        ),
+        "Without sorting each batch is as long as its longest text.": edited(
+            job_10,
+            ("sorted(range(len(lengths)), key=lambda text: lengths[text])", "list(range(len(lengths)))"),
+        ),
+        "One order for all epochs; the generator begins anew in each.": edited(
+            job_10,
+            (
+                "        real = padded",
+                "        random = torch.Generator().manual_seed(seed)\n        real = padded",
+            ),
+        ),
+        "Then every rank has every text.": edited(job_10, ("order[rank::world]", "order")),
+        "Shares of neighbouring lengths: one rank has the short ones and another the long ones.": edited(
+            job_10,
+            ("order[rank::world]", "order[rank * len(order) // world : (rank + 1) * len(order) // world]"),
+        ),
+    },
+    {
+        "As if one of them had a long one in every step.": 1.8,
+        "That is for two ranks.": 1.4,
+        "Seconds: how many times as long?": 350,
+    },
+)
+"""Case 10: (job_10, forecast_10)."""

@@ -1,0 +1,53 @@
+"""Trials of a job, one after the other on the same ranks: a launch for each number of ranks, not for each trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from support.n16.rank import Stand
+from support.n16.warm import on_ranks
+
+# ruff: noqa: D103
+
+BEGUN = "a trial begins"
+BETWEEN = "dist.barrier()  # until all have ended this trial"
+
+
+def one_after_another(dist, name, trials, begun):  # type: ignore[no-untyped-def]
+    ends = []
+    for trial in trials:
+        print(begun)
+        torch.manual_seed(1000 + dist.get_rank())
+        ends.append(globals()[name](dist, **trial))
+        dist.barrier()  # until all have ended this trial
+    return ends
+
+
+def ends_of_trials(
+    job: Callable[..., Any], world_size: int, trials: Sequence[Mapping[str, Any]], *definitions: Any
+) -> list[list[Stand]]:
+    """Return for each trial how each rank has ended; the list stops behind the first that not all ranks end well.
+
+    definitions: functions and classes that the job's text uses.
+    """
+    given = {"name": job.__code__.co_name, "trials": list(trials), "begun": BEGUN}
+    # The job stands first, so that a line has the number that it has in its cell.
+    stands = on_ranks(one_after_another, world_size, given, *definitions, job)
+    if all(stand.how == "done" for stand in stands):
+        return [[Stand("done", stand.value[at]) for stand in stands] for at, _ in enumerate(trials)]
+    begun = [sum(line == BEGUN for line in stand.said) for stand in stands]
+    failed = max(0, min(begun) - 1)
+    ended = ends_of_trials(job, world_size, trials[:failed], *definitions) if failed else []
+    last = [_of_trial(stand, began > failed + 1) for stand, began in zip(stands, begun, strict=True)]
+    return [*ended, last]
+
+
+def _of_trial(stand: Stand, has_gone_on: bool) -> Stand:
+    """Return how a rank stands in the trial in which not all have ended well."""
+    waits_for_others = bool(stand.where) and stand.where[-1][1] == BETWEEN
+    if stand.how != "raised" and (has_gone_on or waits_for_others):
+        return Stand("done")
+    return stand

@@ -1,0 +1,181 @@
+"""Cases 5 to 12 of notebook 16: repairs of other kinds are right, and what is sick shows it."""
+
+import pytest
+import torch
+
+from support.kit.mistakes import edited
+from support.n16 import (
+    case_half_the_memory,
+    case_less_to_keep,
+    case_longer_rows,
+    case_more_rows,
+    case_nobody_is_slow,
+    case_smaller_card,
+    case_three_cuts,
+    case_three_sevenths,
+)
+from support.n16.series import ends_of_trials
+from tests.sizes import size
+from tests.support.n16.test_casebook import NAME, stored, tree
+
+CASES = {
+    5: case_smaller_card,
+    6: case_more_rows,
+    7: case_half_the_memory,
+    8: case_three_cuts,
+    9: case_three_sevenths,
+    10: case_nobody_is_slow,
+    11: case_longer_rows,
+    12: case_less_to_keep,
+}
+RIGHT = {number: getattr(case, f"job_{number}") for number, case in CASES.items()}
+SICK = {number: getattr(case, f"sick_{number}")() for number, case in CASES.items() if number != 9}
+CHECKS = {number: getattr(case, f"check_job_{number}") for number, case in CASES.items()}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def two_worlds():
+    """Try a job on two numbers of ranks in the suite, on all to prove."""
+    kept = {case: case.TRIALS for case in CASES.values()}
+    for case, trials in kept.items():
+        whole = isinstance(trials, tuple)
+        case.TRIALS = size(suite=trials[:2] if whole else dict([*trials.items()][:2]), prove=trials)
+    yield
+    for case, trials in kept.items():
+        case.TRIALS = trials
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_the_notebook_has_the_sick_job_and_its_solution_the_right_one(number):
+    sick = SICK.get(number, RIGHT[number])
+    assert stored(NAME)[f"job_{number}"] == tree(sick)
+    assert stored(f"solutions/{NAME}")[f"job_{number}"] == tree(RIGHT[number])
+
+
+# ---- repairs of other kinds
+
+COUNTED_LATER = (
+    ("F.cross_entropy(weight[before], after) / len(parts)", 'F.cross_entropy(weight[before], after, reduction="sum")'),
+    ("        weight.grad /= world\n",
+     "        tokens = torch.tensor(sum(len(text) - 1 for text in mine))\n        dist.all_reduce(tokens)\n"
+     "        weight.grad /= tokens\n"),
+)  # fmt: skip
+WEIGHED = (
+    ('F.cross_entropy(weight[before], after, reduction="sum") / count',
+     "F.cross_entropy(weight[before], after) * len(after) / count"),
+)  # fmt: skip
+OWN_GENERATOR = (
+    ("    optimizer =", "    own = torch.Generator().manual_seed(1000 * seed + rank)\n    optimizer ="),
+    ("rows.shape[1])\n            loss", "rows.shape[1], generator=own)\n            loss"),
+)
+NOISE_OF_ALL = (("torch.randn(len(mine), rows.shape[1])", "torch.randn(len(batch), rows.shape[1])[rank::world]"),)
+NOISE_OF_A_ROW = (
+    ("torch.randn(len(mine), rows.shape[1])",
+     "torch.stack([torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(\n"
+     "                (seed * 1000 + epoch) * len(rows) + int(row))) for row in mine])"),
+)  # fmt: skip
+TORCHS_OWN = (
+    ("    torch.manual_seed(seed)\n",
+     "    from torch.utils.checkpoint import checkpoint\n\n    torch.manual_seed(seed)\n"),
+    ("Recomputed.apply(block, x, *block.parameters())",
+     "checkpoint(block, x, use_reentrant=False)"),
+)  # fmt: skip
+BACK_AGAIN = (
+    ("            with torch.random.fork_rng(devices=[]), torch.enable_grad():\n",
+     "            now = torch.get_rng_state()\n            with torch.enable_grad():\n"),
+    ("            out.backward(gradient)", "            torch.set_rng_state(now)\n            out.backward(gradient)"),
+)  # fmt: skip
+GATHERED = (
+    ("        nn.utils.clip_grad_norm_(stage.parameters(), max_norm)\n",
+     "        squares = [None] * world\n"
+     "        dist.all_gather_object(squares, sum(p.grad.square().sum().item() for p in stage.parameters()))\n"
+     "        for parameter in stage.parameters():\n"
+     "            parameter.grad *= min(1.0, max_norm / sum(squares) ** 0.5)\n"),
+)  # fmt: skip
+IN_ORDER = (("reversed(kept)", "kept"),)
+BLOCKS = (
+    ("    mine = order[rank::world]\n", "    size = world * batch_size\n"),
+    ("mine[start : start + batch_size] for start in range(0, len(mine), batch_size)",
+     "order[start : start + size][rank::world] for start in range(0, len(order), size)"),
+)  # fmt: skip
+OF_THE_EPOCH = (
+    (
+        "        real = padded",
+        "        random = torch.Generator().manual_seed(1000 * seed + epoch)\n        real = padded",
+    ),
+)
+BLOCK_DIAGONAL = (
+    ("torch.ones(len(tokens), len(tokens)).tril().bool() & (text[:, None] == text)",
+     "torch.block_diag(*[torch.ones(len(each), len(each)).tril() for each in row]).bool()"),
+)  # fmt: skip
+FORWARDS_GO_ON = (("sent.append(dist.isend(x.grad, rank - 1))", "dist.send(x.grad, rank - 1)"),)
+GRADIENTS_GO_ON = (("sent.append(dist.isend(y.detach(), rank + 1))", "dist.send(y.detach(), rank + 1)"),)
+
+REPAIRS = {
+    "5 divided behind the sum": (5, edited(SICK[5], *COUNTED_LATER)),
+    "5 means weighed by tokens": (5, edited(RIGHT[5], *WEIGHED)),
+    "6 a generator of the rank": (6, edited(SICK[6], *OWN_GENERATOR)),
+    "6 the noise of all, and a share of it": (6, edited(SICK[6], *NOISE_OF_ALL)),
+    "6 the noise of a row": (6, edited(SICK[6], *NOISE_OF_A_ROW)),
+    "7 torch's own": (7, edited(SICK[7], *TORCHS_OWN)),
+    "7 set and set back": (7, edited(RIGHT[7], *BACK_AGAIN)),
+    "8 squares gathered": (8, edited(SICK[8], *GATHERED)),
+    "9 backward in the order of forward": (9, edited(RIGHT[9], *IN_ORDER)),
+    "10 blocks of all ranks": (10, edited(RIGHT[10], *BLOCKS)),
+    "10 a generator of the epoch": (10, edited(SICK[10], *OF_THE_EPOCH)),
+    "11 a block for each text": (11, edited(RIGHT[11], *BLOCK_DIAGONAL)),
+    "12 only forwards go on": (12, edited(RIGHT[12], *FORWARDS_GO_ON)),
+    "12 only gradients go on": (12, edited(RIGHT[12], *GRADIENTS_GO_ON)),
+}
+
+
+@pytest.mark.parametrize("repair", REPAIRS)
+def test_another_repair_is_right(repair):
+    number, job = REPAIRS[repair]
+    verdict = CHECKS[number](job, CHECKS[number].reference[1])
+    assert verdict, verdict.message
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_what_returns_something_else_is_told_so(number):
+    def job(dist, *given, **named):
+        return "forty-two"
+
+    verdict = CHECKS[number](edited_name(job, number), CHECKS[number].reference[1])
+    assert verdict.status == "wrong"
+    assert "'forty-two'" in verdict.message
+
+
+def edited_name(job, number):
+    job.__name__ = f"job_{number}"
+    return job
+
+
+# ---- trials in a series
+
+
+def test_a_trial_that_hangs_is_told_by_its_own_lines_and_who_has_ended_it_has_ended():
+    def job(dist, waits):
+        if dist.get_rank() == waits:
+            dist.recv(torch.zeros(1), 1 - waits)
+        return waits
+
+    stands = ends_of_trials(job, 2, [{"waits": 5}, {"waits": 1}, {"waits": 5}])
+    assert [[stand.value for stand in trial] for trial in stands[:-1]] == [[5, 5]]
+    assert len(stands) == 2
+    assert [stand.told for stand in stands[1]] == [
+        "has ended",
+        "stands (line 3: `dist.recv(torch.zeros(1), 1 - waits)`)",
+    ]
+
+
+def test_a_trial_that_raises_is_the_last():
+    def job(dist, raises):
+        if raises:
+            raise ValueError("no")
+        return dist.get_world_size()
+
+    stands = ends_of_trials(job, 1, [{"raises": False}, {"raises": True}, {"raises": False}])
+    assert stands[0][0].value == 1
+    assert [stand.told for stand in stands[1]] == ['raised ValueError: no (line 3: `raise ValueError("no")`)']
+    assert len(stands) == 2

@@ -56,7 +56,12 @@ Write it.
 Begin with **one**.
 
 </details>"""
+PRACTICE = "### Exercise 2: the idle share\n\nWrite it."
 SOLUTION = "## Exercise 1: write f\n\nIt doubles, see [the notebook](../00_small.ipynb)."
+IDLE_SHARE = """def my_idle_share(spans, lanes):
+    worked = sum(end - start for _, start, end in spans)
+    makespan = max((end for _, _, end in spans), default=0) - min((start for _, start, _ in spans), default=0)
+    return 1 - worked / (len(lanes) * makespan) if makespan else 0"""
 OPEN = '<div role="status">○ Not attempted yet: f. Fill in the stub above.</div>'
 RIGHT = '<div role="status" style="background:#e8f2f9;color:#22272e">✓ right</div>'
 TABLE = "<table><thead><tr><th></th></tr></thead><tbody><tr><td>7</td></tr></tbody></table>"

@@ -27,7 +27,10 @@ def test_everything_on_the_small_site_works_without_a_network(site: Site, browse
     report = check.check_site(site.folder, browser)
     assert report.faults == []
     tried = {name: report.counts[name] for name in ("pages", "explorers", "controls", "predictions", "solutions")}
-    assert tried == {"pages": 4, "explorers": 1, "controls": 2, "predictions": 1, "solutions": 1}
+    assert tried == {"pages": 4, "explorers": 1, "controls": 2, "predictions": 1, "solutions": 2}
+    assert report.counts["exercises in pages"] == 1
+    assert report.counts["verdicts in pages"] == 24
+    assert report.counts["odd codes"] == 6
 
 
 FAULTS = {

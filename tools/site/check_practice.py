@@ -38,20 +38,24 @@ def practices(page: Path) -> list[Practice]:
     return [Practice(**each) for each in found]
 
 
-def codes(one: Practice, solutions: Path) -> Iterator[tuple[str, str, Verdict]]:
-    """Yield what is tried: in words, as code, and what the notebook's own check says of it."""
+def codes(one: Practice, solutions: Path, every: int = 1) -> Iterator[tuple[str, str, Verdict]]:
+    """Yield what is tried: in words, as code, and what the notebook's own check says of it.
+
+    every: of the famous mistakes the first, and so many further on the next.
+    """
     found = practice.exercise_of(*one.check.split("."))
     assert found is not None
     notebook = json.loads(solutions.read_text(encoding="utf-8"))
     cells = solved(notebook)[int(one.key.partition("/")[2])]
-    mine, every = (
+    mine, whole = (
         [field_text(cell["source"]) for cell in some if cell["cell_type"] == "code"]
         for some in (cells, notebook["cells"])
     )
-    yield "the solution", practice.solution_of(one, mine, every), found(*found.references)
+    yield "the solution", practice.solution_of(one, mine, whole), found(*found.references)
     nothing = Verdict("open", f"Not attempted yet: {found.name or found.what}.")
     yield "the stub", one.stub, nothing
-    for number, mistake in enumerate(found.famous):
+    for number in range(0, len(found.famous), every):
+        mistake = found.famous[number]
         answers = mistake.answer if found.answers > 1 else (mistake.answer,)
         yield f"mistake {number}", practice.mistake_of(one, number), found(*answers)
 

@@ -15,9 +15,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from support.kit.exercise import Exercise
+from tools.site.in_page import given
 
 Statement = tuple[list[str], str]
 """The names that a statement of the notebook defines, and its text."""
+
+
+#: Exercises that a page could judge, but not by the clock that it has.
+BY_THE_CLOCK = {"n13.check_device_ms": "a finer clock"}
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,9 @@ def fragment(number: str, exercise: int, cells: Sequence[str], above: Sequence[s
     found = exercise_of(room, calls[-1][0]) if calls else None
     if found is None:
         return ""
-    if not found.portable:
-        return cannot(found)
+    needed = BY_THE_CLOCK.get(f"{room}.{calls[-1][0]}", "") or lacks(found.needs())
+    if needed:
+        return cannot(needed)
     practice = practice_of(number, exercise, cells, above)
     return "" if practice is None else with_editor(practice)
 
@@ -174,16 +180,15 @@ _LACKS = {"torch": "torch", "numpy": "NumPy"}
 
 def lacks(needs: Mapping[str, set[str]]) -> str:
     """Say in words what an exercise needs that a page has not."""
-    names = set().union(*needs.values())
+    names = {name for some in needs.values() for name in some}
     said = [word for name, word in _LACKS.items() if name in names]
     if names - _LACKS.keys():
         said.append("threads and processes")
-    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
+    return " and ".join(filter(None, [", ".join(said[:-1]), *said[-1:]]))
 
 
-def cannot(exercise: Exercise) -> str:
+def cannot(needed: str) -> str:
     """Return the sentence below an exercise that no page can check."""
-    needed = lacks(exercise.needs())
     return f'<p class="practice-not">This exercise needs {needed}, which a page has not. Do it in the notebook.</p>'
 
 
@@ -200,20 +205,14 @@ def with_editor(practice: Practice) -> str:
 
 
 def solution_of(practice: Practice, cells: Sequence[str], above: Sequence[str]) -> str:
-    """Return the code that solves an exercise: what its solution's cells define, and the imports that it names.
+    """Return the code that solves an exercise: what its solution's cells define, and what it needs from the others.
 
     cells: of the solution. above: all cells of the notebook of solutions.
     """
     parts = dict.fromkeys(stub_of(answer, cells) for answer in practice.answers)
     text = "\n\n\n".join(part for part in parts if part)
-    named = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    imports = [
-        source
-        for each in above
-        for names, source in statements(each)
-        if source.startswith(("import ", "from ")) and named.intersection(names)
-    ]
-    return "\n".join([*dict.fromkeys(imports), text])
+    needed = given(text, [statement for source in above for statement in statements(source)])
+    return "\n".join([*dict.fromkeys(needed), text])
 
 
 def mistake_of(practice: Practice, number: int) -> str:

@@ -12,6 +12,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tools.project import ROOT
@@ -36,20 +37,18 @@ def course_files() -> Iterator[tuple[str, Path]]:
 def course() -> bytes:
     """Return the course's sources as a zip."""
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, path in course_files():
-            archive.writestr(zipfile.ZipInfo(name, WHEN), path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
+            archive.writestr(zipfile.ZipInfo(name, WHEN), path.read_bytes(), zipfile.ZIP_DEFLATED)
     return packed.getvalue()
 
 
+@cache
 def script() -> str:
     """Return python.js: the files as base64, each packed by gzip, and the text of the worker that unpacks them."""
     files = {path.name.removesuffix(".gz"): path.read_bytes() for path in sorted(PYODIDE.glob("*.gz"))}
-    for name, content in (
-        ("python_stdlib.zip", (PYODIDE / "python_stdlib.zip").read_bytes()),
-        ("course.zip", course()),
-    ):
-        files[name] = gzip.compress(content, 1, mtime=0)
-    packed = {name: base64.b64encode(content).decode() for name, content in files.items()}
+    files["python_stdlib.zip"] = gzip.compress((PYODIDE / "python_stdlib.zip").read_bytes(), 0, mtime=0)
+    files["course.zip"] = gzip.compress(course(), 0, mtime=0)
+    packed = ",\n".join(f'"{name}": "{base64.b64encode(content).decode()}"' for name, content in files.items())
     worker = (HERE / "static" / "practice_worker.js").read_text(encoding="utf-8")
-    return f"window.pagePython({json.dumps(worker)}, {json.dumps(packed)});\n"
+    return f"window.pagePython({json.dumps(worker)}, {{\n{packed}\n}});\n"

@@ -94,7 +94,7 @@ ODD = {
     "def f(:\n    pass": "Python can't read line 1",
     "while True:\n    pass": "it was stopped in line 1",
     "import torch": "This page's Python lacks torch",
-    "f = [0] * 10**10": "more memory than a page has (in line 1",
+    "f = [0] * 10**9": "more memory than a page has (in line 1",
     "def f():\n    f()\n\n\nf()": "RecursionError",
     "1 / 0": "ZeroDivisionError: division by zero (in line 1",
 }

@@ -63,8 +63,8 @@ def glance(path: Path, links: Links) -> str:
     return f"""<dl class="glance">{listed}</dl>
 <p class="ways"><a href="{html.escape(links.colab(path.stem))}">Open in Colab</a>
 <a href="notebooks/{path.name}" download>Download the notebook</a></p>
-<p class="quiet">This page shows one run of the notebook. Figures with controls and predictions work here;
-exercises are written in the notebook, where a check answers you.</p>"""
+<p class="quiet">This page shows one run of the notebook. Figures with controls and predictions work here,
+and so do the exercises that have an editor; the others are written in the notebook, where a check answers you.</p>"""
 
 
 def picture(listed: Sequence[Entry]) -> str:

@@ -70,19 +70,20 @@ def exercise_of(room: str, name: str) -> Exercise | None:
     return found if isinstance(found, Exercise) else None
 
 
-def fragment(number: str, exercise: int, cells: Sequence[str], above: Sequence[str]) -> str:
+def fragment(stem: str, exercise: int, cells: Sequence[str], above: Sequence[str]) -> str:
     """Return the HTML of an exercise's editor, or of the sentence that says why it has none.
 
-    number: of the notebook, "08". cells: the code of the exercise. above: the code of the notebook before it.
+    stem: of the notebook, "08_pipeline_clock". cells: the code of the exercise. above: the code of the notebook before it.
     """
     calls = [call for call in map(asked, cells) if call]
+    number = stem[:2]
     room = f"n{number}"
     found = exercise_of(room, calls[-1][0]) if calls else None
     if found is None:
         return ""
     needed = BY_THE_CLOCK.get(f"{room}.{calls[-1][0]}", "") or lacks(found.needs())
     if needed:
-        return cannot(needed)
+        return cannot(needed, stem)
     practice = practice_of(number, exercise, cells, above)
     return "" if practice is None else with_editor(practice)
 
@@ -187,9 +188,10 @@ def lacks(needs: Mapping[str, set[str]]) -> str:
     return " and ".join(filter(None, [", ".join(said[:-1]), *said[-1:]]))
 
 
-def cannot(needed: str) -> str:
-    """Return the sentence below an exercise that no page can check."""
-    return f'<p class="practice-not">This exercise needs {needed}, which a page has not. Do it in the notebook.</p>'
+def cannot(needed: str, stem: str) -> str:
+    """Return the sentence below an exercise that no page can check, with the way to its notebook."""
+    notebook = f'<a href="notebooks/{stem}.ipynb" download>the notebook</a>'
+    return f'<p class="practice-not">This exercise needs {needed}, which a page has not. Do it in {notebook}.</p>'
 
 
 def with_editor(practice: Practice) -> str:

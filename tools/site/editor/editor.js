@@ -15,6 +15,7 @@ function make(parent, text, label, run, changed) {
     indentOnInput(),
     bracketMatching(),
     highlightActiveLine(),
+    EditorView.lineWrapping, // nothing scrolls sideways, on a phone neither
     indentUnit.of("    "),
     python(),
     syntaxHighlighting(classHighlighter),

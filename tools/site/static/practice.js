@@ -91,9 +91,10 @@
     const row = make("p", "practice-row");
     const run = Object.assign(make("button", "practice-run", "Run"), { type: "button" });
     const again = Object.assign(make("button", "practice-again", "Back to the stub"), { type: "button" });
-    const hint = make("span", "practice-keys", "Ctrl-Enter runs. Tab indents; Escape, then Tab moves on.");
+    const hint = make("span", "practice-keys", "Ctrl-Enter runs; the first run loads Python, 9 MB. Tab indents; Escape, then Tab moves on.");
     const printed = Object.assign(make("pre", "output practice-output"), { hidden: true });
     const verdict = make("p", "practice-verdict");
+    printed.setAttribute("role", "group");
     printed.setAttribute("aria-label", "What your code printed");
     verdict.setAttribute("role", "status");
     row.append(run, again, hint);
@@ -112,7 +113,7 @@
     if (view.run.disabled) return;
     for (const button of document.querySelectorAll(".practice-run")) button.disabled = true;
     try {
-      if (!ready) show(view, { status: "busy", message: "Python is being loaded, once for this page …", output: "" });
+      if (!parts || !worker) show(view, { status: "busy", message: "Python is being loaded …", output: "" });
       await begin();
       show(view, { status: "busy", message: "Your code runs …", output: "" });
       const { check, answers, above } = practice;
@@ -131,7 +132,10 @@
     const run = () => check(view, practice, editor.text());
     await load("vendored/editor.js");
     const label = `${box.dataset.title}: Python, ${practice.answers.join(", ")}`;
-    editor = window.makeEditor(view.editor, recall(practice.key) ?? practice.stub, label, run, (text) => keep(practice.key, text));
+    editor = window.makeEditor(view.editor, recall(practice.key) ?? practice.stub, label, run, (text) => {
+      keep(practice.key, text);
+      begin().catch(() => {}); // ready when it is needed
+    });
     view.run.addEventListener("click", run);
     view.again.addEventListener("click", () => {
       editor.write(practice.stub);
@@ -139,16 +143,17 @@
       show(view, { status: "", message: "", output: "" });
       editor.focus();
     });
-    view.editor.addEventListener("focusin", () => { begin().catch(() => {}); }, { once: true }); // ready when it is needed
     box.practice = editor;
   }
 
   addEventListener("DOMContentLoaded", () => {
-    const seen = new IntersectionObserver((entries) => entries.forEach((entry) => {
-      if (!entry.isIntersecting) return;
-      seen.unobserve(entry.target);
-      begun(entry.target);
-    }), { rootMargin: "600px" });
-    document.querySelectorAll(".practice").forEach((box) => seen.observe(box));
+    const boxes = new Set(document.querySelectorAll(".practice"));
+    const open = (box) => boxes.delete(box) ? begun(box) : null;
+    const seen = new IntersectionObserver(
+      (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => open(entry.target)),
+      { rootMargin: "600px" },
+    );
+    boxes.forEach((box) => seen.observe(box));
+    window.course.editors = () => Promise.all([...boxes].map(open));
   });
 })();

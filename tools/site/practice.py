@@ -73,7 +73,7 @@ def exercise_of(room: str, name: str) -> Exercise | None:
 def fragment(stem: str, exercise: int, cells: Sequence[str], above: Sequence[str]) -> str:
     """Return the HTML of an exercise's editor, or of the sentence that says why it has none.
 
-    stem: of the notebook, "08_pipeline_clock". cells: the code of the exercise. above: the code of the notebook before it.
+    stem: of the notebook, "08_pipeline_clock". cells: the code of the exercise. above: that of the notebook before it.
     """
     calls = [call for call in map(asked, cells) if call]
     number = stem[:2]

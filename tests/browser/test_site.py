@@ -108,8 +108,8 @@ def test_on_paper_hints_are_open_solutions_and_controls_away(site: Site, browser
         assert hint.is_visible()
         assert not solution.is_visible()
         assert page.locator(".atlas-picture").is_visible()
-        gone = page.locator(".solution, .atlas-controls, .guess, .top, .contents, .turn, .done").all()
-        assert len(gone) == 7
+        gone = page.locator(".solution, .practice, .atlas-controls, .guess, .top, .contents, .turn, .done").all()
+        assert len(gone) == 10
         assert not any(each.is_visible() for each in gone)
 
 

@@ -25,7 +25,7 @@ FOLDERS = ("lib", "tools", "tests", "notebooks", "docs", ".github", ".ci")
 WRITTEN = {".md", ".py", ".txt", ".toml", ".yml", ".js", ".css", ".cfg", ".ipynb"}
 NAMES = {"Makefile", "LICENSE", "find_python", "postBuild", "run"}
 #: What is downloaded, made, or not ours.
-PASSED_OVER = {"data", "__pycache__", "screenshots", "recorded", "goldens", ".ipynb_checkpoints"}
+PASSED_OVER = {"data", "__pycache__", "screenshots", "recorded", "goldens", "vendored", ".ipynb_checkpoints"}
 OUTSIDE = re.compile(r"https?://[^\s\"'`<>()\[\]{}\\]+")
 
 

@@ -27,7 +27,10 @@ def test_everything_on_the_small_site_works_without_a_network(site: Site, browse
     report = check.check_site(site.folder, browser)
     assert report.faults == []
     tried = {name: report.counts[name] for name in ("pages", "explorers", "controls", "predictions", "solutions")}
-    assert tried == {"pages": 4, "explorers": 1, "controls": 2, "predictions": 1, "solutions": 1}
+    assert tried == {"pages": 4, "explorers": 1, "controls": 2, "predictions": 1, "solutions": 2}
+    assert report.counts["exercises in pages"] == 1
+    assert report.counts["verdicts in pages"] == 24
+    assert report.counts["odd codes"] == 6
 
 
 FAULTS = {
@@ -105,8 +108,8 @@ def test_on_paper_hints_are_open_solutions_and_controls_away(site: Site, browser
         assert hint.is_visible()
         assert not solution.is_visible()
         assert page.locator(".atlas-picture").is_visible()
-        gone = page.locator(".solution, .atlas-controls, .guess, .top, .contents, .turn, .done").all()
-        assert len(gone) == 7
+        gone = page.locator(".solution, .practice, .atlas-controls, .guess, .top, .contents, .turn, .done").all()
+        assert len(gone) == 10
         assert not any(each.is_visible() for each in gone)
 
 

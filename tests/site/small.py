@@ -58,7 +58,12 @@ Write it.
 Begin with **one**.
 
 </details>"""
+PRACTICE = "### Exercise 2: the idle share\n\nWrite it."
 SOLUTION = "## Exercise 1: write f\n\nIt doubles, see [the notebook](../00_small.ipynb)."
+IDLE_SHARE = """def my_idle_share(spans, lanes):
+    makespan = max(end for _, _, end in spans) - min(start for _, start, _ in spans)
+    worked = sum(end - start for _, start, end in spans)
+    return 1 - worked / (len(lanes) * makespan)"""
 OPEN = '<div role="status">○ Not attempted yet: f. Fill in the stub above.</div>'
 RIGHT = '<div role="status" style="background:#e8f2f9;color:#22272e">✓ right</div>'
 TABLE = "<table><thead><tr><th></th></tr></thead><tbody><tr><td>7</td></tr></tbody></table>"
@@ -107,6 +112,9 @@ def cells() -> list[dict[str, Any]]:
         code("stub", "def f(x): ..."),
         code("check", "checks.check_f(f)", shown("text/html", OPEN)),
         text("From here on the lesson goes on."),
+        text(PRACTICE),
+        code("stub-2", "def my_idle_share(spans, lanes): ..."),
+        code("check-2", "checks.check_idle_share(my_idle_share)", shown("text/html", OPEN)),
         code("explore", "explore(draw)", shown("image/png", picture(), atlas=0)),
         code("still", "draw(2)", shown("image/png", picture(), **{"image/png": {"alt": "2 squares", "width": 300}})),
         code(
@@ -151,6 +159,8 @@ def project(root: Path) -> list[Path]:
         text("# Solutions"),
         text(SOLUTION),
         code("s", "def f(x):\n    return 2 * x", shown("text/html", RIGHT)),
+        text("## Exercise 2: the idle share"),
+        code("s-2", IDLE_SHARE, shown("text/html", RIGHT)),
     ]
     for name, content in (("00_small", cells()), ("01_other", other)):
         (folder / f"{name}.ipynb").write_text(notebook(content))

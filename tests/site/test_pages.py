@@ -51,7 +51,7 @@ def test_a_prediction_stands_between_its_question_and_its_folded_cell(site: Site
     shown = read(site, "00_small.html")
     ask = [shown.index(part) for part in ('class="predict"', 'id="guess-00-ask-0"', "The cell of this prediction")]
     assert ask == sorted(ask)
-    assert 'data-of="00" data-predictions="1" data-exercises="1"' in read(site, "index.html")
+    assert 'data-of="00" data-predictions="1" data-exercises="2"' in read(site, "index.html")
 
 
 def test_links_lead_to_pages_headings_and_the_repository(site: Site):

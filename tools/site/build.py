@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.site import chinese, frame, index, search
+from tools.site import chinese, frame, index, runtime, search
 from tools.site.ledger import ledger_page
 from tools.site.links import GLOSSARY_IN_CHINESE, Links
 from tools.site.page import Page, Pictures, Writer
@@ -18,6 +18,8 @@ from tools.site.run import Executed
 STATIC = Path(__file__).with_name("static")
 #: Frames of all explorers together: more would make the pages heavy (45 MB) and a build long.
 MOST_SETTINGS = 12_000
+#: What of STATIC goes into python.js.
+PACKED = ("*.gz", "*.zip", "practice_worker.js")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
     """
     new = out.with_name(f"{out.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    shutil.copytree(STATIC, new / "static")
+    shutil.copytree(STATIC, new / "static", ignore=shutil.ignore_patterns(*PACKED))
+    (new / "static" / "python.js").write_text(runtime.script(), encoding="utf-8")
     links = Links([path.stem for path in paths], paths[0].parents[1])
     pictures = Pictures(new / "pictures")
     pages: list[Page] = []

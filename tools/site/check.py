@@ -2,8 +2,8 @@
 
 The files are read first (links, anchors, ids, nothing from outside, alt texts, also of all frames: no two pictures of
 an explorer share theirs), then every page is opened in chromium: no script may fail and nothing be fetched, axe finds
-nothing in light, dark and on a phone, every explorer and every prediction answers as Python does, the search finds,
-what was done is remembered, shown, saved and forgotten.
+nothing in light, dark and on a phone, every explorer, every prediction and every exercise answers as Python does, the
+search finds, what was done is remembered, shown, saved and forgotten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tools import lab
-from tools.site import atlas
+from tools.site import atlas, check_practice
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
@@ -197,6 +197,7 @@ def look(browser: Browser, folder: Path, names: Iterable[str], report: Report) -
                 page.goto((folder / name).resolve().as_uri(), wait_until="domcontentloaded")
                 report.slowest = max(report.slowest, time.monotonic() - start)
                 page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+                page.evaluate("window.course.editors?.()")
                 page.wait_for_timeout(150)  # the toggles are told later
                 axe(page, report, where, rules)
                 wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
@@ -340,6 +341,11 @@ def check_site(folder: Path, browser: Browser) -> Report:
         for name in names:
             page.goto((folder / name).resolve().as_uri())
             explorers(page, report)
+            check_practice.try_all(page, folder, name, report)
+        with_editor = [name for name in names if check_practice.practices(folder / name)]
+        for name in with_editor[:1]:
+            page.goto((folder / name).resolve().as_uri())
+            check_practice.by_hand(page, report)
     searches(browser, folder, report)
     check_memory(browser, folder, [name for name in names if name[:1].isdigit()], report)
     return report

@@ -9,7 +9,7 @@ from tools.site.chinese import CHINESE, ENGLISH, Said
 from tools.site.page import Page
 
 NAME = ENGLISH.name
-SCRIPTS = ("site.js", "atlas.js", "guess.js")
+SCRIPTS = ("site.js", "atlas.js", "guess.js", "practice.js")
 ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E%3Cpath fill='%230072b2' "
     "d='M0 0h4v2H0zM2 3h4v2H2zM4 6h4v2H4z'/%3E%3C/svg%3E"

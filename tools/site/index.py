@@ -68,8 +68,8 @@ def glance(path: Path, links: Links) -> str:
 <a href="notebooks/{path.name}" download>Download the notebook</a></p>
 <p class="quiet">A downloaded notebook needs the project around it: <code>git clone --depth 1 --branch
 {html.escape(links.project.ref)} {html.escape(links.project.repository)}</code>, and then <code>make lab</code>.</p>
-<p class="quiet">This page shows one run of the notebook. Figures with controls and predictions work here;
-exercises are written in the notebook, where a check answers you.</p>"""
+<p class="quiet">This page shows one run of the notebook. Figures with controls and predictions work here,
+and so do the exercises that have an editor; the others are written in the notebook, where a check answers you.</p>"""
 
 
 def hours(chapter: course.Chapter) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.kept import MEASURED, WIDGET
-from tools.site import guesses, text
+from tools.site import guesses, practice, text
 from tools.site.links import Links
 from tools.site.run import Executed
 from tools.site.text import Markdown, Part
@@ -105,6 +105,8 @@ class Writer:
         self.out: list[str] = []
         self.exercise = 0
         self.kept: set[int] = set()
+        self.above: list[str] = []
+        self.inside: list[str] = []
 
     def page(self) -> Page:
         """Return the page."""
@@ -116,6 +118,7 @@ class Writer:
                     self._text(cell, first=place == 0)
                 elif cell["cell_type"] == "code":
                     self.out.append(self._code(cell))
+                    (self.inside if self.exercise else self.above).append(field_text(cell["source"]))
                 if place in ends:
                     self._end_exercise()
             except ValueError as error:
@@ -146,7 +149,9 @@ class Writer:
         if not self.exercise:
             return
         number = self.exercise
+        inside = self.inside
         self.exercise = 0
+        self.inside = []
         if number not in self.solutions:
             raise ValueError(f"exercise {number} has no solution in notebooks/solutions/{self.stem}.ipynb")
         plain = Markdown(self.solution_link)
@@ -158,6 +163,8 @@ class Writer:
             else:
                 shown.append(self._code(cell))
         key = f"{self.number}/{number}"
+        self.out.append(practice.fragment(self.stem, number, inside, self.above))
+        self.above += inside
         self.out.append(
             f'<details class="solution" data-opened="{key}"><summary>Solution of exercise {number}</summary>\n'
             + "\n".join(shown)

@@ -9,7 +9,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 #: What a page's Python has not. Threads, processes and sockets are missing there, too.
-FOREIGN = frozenset({"torch", "threading", "multiprocessing", "subprocess", "socket", "ctypes"})
+FOREIGN = frozenset({"torch", "numpy", "threading", "multiprocessing", "subprocess", "socket", "ctypes"})
 OURS = ("support", "lib")  # of these the code is followed; of all others only the name counts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -31,7 +32,9 @@ CALLS = "As long as enough ids wait, a call can be full."
 
 
 #: Processor time of this thread, which other processes disturb less; where it is too coarse, the time that passes.
-CLOCK = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-6 else time.perf_counter
+IN_A_PAGE = sys.platform == "emscripten"  # there a thread has no clock of its own
+FINE = not IN_A_PAGE and time.get_clock_info("thread_time").resolution < 1e-6
+CLOCK = time.thread_time if FINE else time.perf_counter
 
 
 class Counted:

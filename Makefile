@@ -11,9 +11,12 @@ PDF ?=
 CHECK ?=
 REPO ?=
 REF ?=
+FOLDER ?=
+JSON ?=
+SECONDS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test prove run save site bench lint stamp readme environment environment-test
+.PHONY: help lab test prove run save site grade bench lint stamp readme environment environment-test
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -52,6 +55,10 @@ save: environment-test ## run one notebook and save its outputs: NB=03, NB=all (
 site: environment-test ## build the course as pages that need no kernel, build/site (15 minutes once, then what has changed): NB=03 runs one, PDF=1, CHECK=1
 	@echo "Building build/site (the first time each notebook is run and each figure drawn in its settings: 15 minutes)."
 	@$(PY) -m tools.site $(NB) $(if $(PDF),--pdf) $(if $(CHECK),--check)
+
+grade: environment ## check a folder of a student's notebooks, exercise by exercise (10 s a notebook): FOLDER=anna JSON=file SECONDS=120
+	@echo "Checking the notebooks in $(or $(FOLDER),… which folder? make grade FOLDER=anna) (about 10 s each)."
+	@$(PY) -m tools.grade $(if $(JSON),--json "$(JSON)") $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FOLDER),"$(FOLDER)")
 
 bench: environment ## print the benchmark tables (8 minutes)
 	@echo "Measuring the benchmark tables: ours against torch's, interleaved (8 minutes; close what else is running)."

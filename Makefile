@@ -12,12 +12,15 @@ CHECK ?=
 UPDATE ?=
 REPO ?=
 REF ?=
+FOLDER ?=
+JSON ?=
+SECONDS ?=
 
 # Where make lab begins: in your own copy, if make copy has made one.
 FIRST = $(firstword $(wildcard mine/00_start_here.ipynb notebooks/00_start_here.ipynb))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab copy test prove run save site ledger bench lint stamp readme environment environment-test
+.PHONY: help lab copy test prove run save site ledger grade bench lint stamp readme environment environment-test
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -63,6 +66,10 @@ site: environment-test ## build the course as pages that need no kernel, build/s
 ledger: environment ## run published claims again, say what has flipped (1 minute; UPDATE=1 stores what they say now)
 	@echo "Running the ledger of published claims (1 minute)."
 	@$(PY) -m tools.ledger $(if $(UPDATE),--update)
+
+grade: environment ## check a folder of a student's notebooks, exercise by exercise (10 s a notebook): FOLDER=anna JSON=file SECONDS=120
+	@echo "Checking the notebooks in $(or $(FOLDER),… which folder? make grade FOLDER=anna) (about 10 s each)."
+	@$(PY) -m tools.grade $(if $(JSON),--json "$(JSON)") $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FOLDER),"$(FOLDER)")
 
 bench: environment ## print the benchmark tables (8 minutes)
 	@echo "Measuring the benchmark tables: ours against torch's, interleaved (8 minutes; close what else is running)."

@@ -1,0 +1,239 @@
+"""Which statements of a notebook an exercise stands on: found from their text, so that nothing else has to run.
+
+Statement        what a line or a few of a cell bind and use
+read_statements  those of all code cells, which are numbered as Run All numbers them
+stands_on        those that give names their values at a place
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import symtable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+#: Of a cell that Python can't read: what it would have defined.
+MEANT = re.compile(r"^(?:async +)?(?:def|class) +(\w+)|^(\w+) *=[^=]|^(?:from .+ )?import +(\w+)", re.MULTILINE)
+#: Commands that run what stands behind them.
+TIMED = re.compile(r"^ *%%(?:time|timeit|capture|prun)\b.*\n|^ *%(?:time|timeit|prun) +", re.MULTILINE)
+#: Scopes that run where they stand, unlike a function.
+AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")
+#: A line in place of another one; IPython drops lines at the beginning that have nothing.
+EMPTY = "#\n"
+STAR = "*"
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement at the edge of a cell, or several that share a line.
+
+    cell    the number of its cell: in brackets beside it, after Run All
+    code    its text, in the lines of the cell in which it stands, without the notebook's own commands
+    binds   names that it gives a value, whatever they were
+    changes names whose values it alters, or binds under a condition
+    calls   names of which it calls a method, and leaves the result: `x.append(1)`
+    defines names of functions and classes
+    fixed   those, and what it imports: a call of `torch.ones` changes nothing that stays
+    now     names that it uses when it runs; later: when its functions are called
+    """
+
+    cell: int
+    code: str
+    binds: frozenset[str] = frozenset()
+    changes: frozenset[str] = frozenset()
+    calls: frozenset[str] = frozenset()
+    defines: frozenset[str] = frozenset()
+    fixed: frozenset[str] = frozenset()
+    now: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
+
+    def touches(self, name: str) -> bool:
+        """Say whether a name may have another value behind this statement, as far as its text tells."""
+        return name in self.binds | self.changes | self.calls or STAR in self.binds
+
+
+def read_statements(sources: Iterable[str]) -> list[Statement]:
+    """Return the statements of code cells, in order; a cell without text has no number."""
+    written = (source for source in sources if source.strip())
+    return [statement for number, source in enumerate(written, start=1) for statement in _statements(number, source)]
+
+
+def _statements(number: int, source: str) -> list[Statement]:
+    """Read a cell. One that Python can't read binds what its lines look like, and uses nothing: it will say why."""
+    code = TransformerManager().transform_cell(TIMED.sub(_without, source))
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError):  # ValueError: a null byte
+        meant = frozenset(name for names in MEANT.findall(source) for name in names if name)
+        return [Statement(number, code, binds=meant, defines=meant, fixed=meant)]
+    return [_statement(number, code.splitlines(), parts) for parts in _by_lines(body)]
+
+
+def _without(command: re.Match[str]) -> str:
+    """Return what stands in place of a command, so that the lines keep their numbers."""
+    return EMPTY * command[0].count("\n")
+
+
+def _by_lines(body: Sequence[ast.stmt]) -> list[list[ast.stmt]]:
+    """Return statements with those that begin in a line in which another ends."""
+    groups: list[list[ast.stmt]] = []
+    for part in body:
+        if groups and _first_line(part) <= (groups[-1][-1].end_lineno or 0):
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    return groups
+
+
+def _first_line(part: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(part, "decorator_list", [])
+    return min([part.lineno, *(node.lineno for node in decorators)])
+
+
+def _statement(number: int, lines: Sequence[str], parts: list[ast.stmt]) -> Statement:
+    first = _first_line(parts[0])
+    own = lines[first - 1 : parts[-1].end_lineno]
+    tree = ast.Module(parts, [])
+    defines = frozenset(part.name for part in parts if isinstance(part, DEFINITIONS))
+    imports = frozenset(name for part in parts if isinstance(part, IMPORTS) for name in _bound(part))
+    binds = defines | frozenset(name for part in parts for name in _bound(part))
+    now, later = _used(symtable.symtable("\n".join(own), "cell", "exec"))
+    return Statement(
+        number,
+        EMPTY * (first - 1) + "\n".join(own),
+        binds=binds,
+        changes=frozenset(_changed(tree)) | frozenset(_bound_anywhere(tree)) - binds,
+        calls=frozenset(_called(tree)),
+        defines=defines,
+        fixed=defines | imports,
+        now=frozenset(now),
+        later=frozenset(later),
+    )
+
+
+def stands_on(statements: Sequence[Statement], place: int, names: Iterable[str]) -> set[int]:
+    """Return the indices of those statements before a place that give these names their values there, and all they use.
+
+    What a function uses is looked up when it is called: that may be at once, or at the place.
+    """
+    found: set[int] = set()
+    waiting = [(name, place) for name in names]
+    seen = set(waiting)
+    while waiting:
+        name, before = waiting.pop()
+        for index in _givers(statements, name, before):
+            found.add(index)
+            here = statements[index]
+            uses = [(used, index) for used in here.now | here.later] + [(used, place) for used in here.later]
+            waiting += [use for use in uses if use not in seen]
+            seen |= set(uses)
+    return found
+
+
+def _givers(statements: Sequence[Statement], name: str, before: int) -> list[int]:
+    """Return the last statement before a place that binds a name, and those behind it that may change the value.
+
+    What is fixed is not changed by what is called: `Square.apply(x)` leaves no mark, `batches.append(x)` does.
+    """
+    found: list[int] = []
+    for index in reversed(range(before)):
+        here = statements[index]
+        if here.touches(name):
+            found.append(index)
+        if name in here.fixed:
+            return [giver for giver in found if giver == index or name not in statements[giver].calls]
+        if name in here.binds:
+            break
+    return found
+
+
+def _bound(part: ast.stmt) -> Iterator[str]:
+    """Yield what a statement binds in any case."""
+    if isinstance(part, IMPORTS):
+        for alias in part.names:
+            yield alias.asname or alias.name.partition(".")[0]
+    elif isinstance(part, ast.Assign):
+        for target in part.targets:
+            yield from _names_in(target)
+    elif isinstance(part, ast.AnnAssign) and part.value is not None:
+        yield from _names_in(part.target)
+    elif isinstance(part, ast.With):
+        for inner in part.body:
+            yield from _bound(inner)
+
+
+def _names_in(target: ast.expr) -> Iterator[str]:
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and what stands below it, but not what waits for a call, nor what a class keeps to itself."""
+    yield node
+    for inner in ast.iter_child_nodes(node):
+        if not isinstance(inner, (*DEFINITIONS, ast.Lambda)):
+            yield from _outside_of_functions(inner)
+
+
+def _bound_anywhere(tree: ast.Module) -> Iterator[str]:
+    """Yield what loops, conditions and blocks bind, too."""
+    for node in _outside_of_functions(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, IMPORTS):
+            yield from _bound(node)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield from node.names
+    for part in tree.body:
+        for inner in ast.iter_child_nodes(part):
+            if isinstance(inner, DEFINITIONS) and not isinstance(part, ast.ClassDef):
+                yield inner.name
+
+
+def _changed(tree: ast.Module) -> Iterator[str]:
+    """Yield names of which a part is assigned: `x[0] = 1`, `x.a = 1`, `setattr(x, "a", 1)`."""
+    for node in _outside_of_functions(tree):
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
+            yield from _root(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            yield from _root(node.args[0]) if node.func.id in ("setattr", "delattr") else ()
+
+
+def _called(tree: ast.Module) -> Iterator[str]:
+    """Yield names of which a method is called whose result nobody takes: `x.append(1)`, but not `checks.check_a(x)`."""
+    for node in _outside_of_functions(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            function = node.value.func
+            if isinstance(function, ast.Attribute) and not function.attr.startswith(("check_", "guess_")):
+                yield from _root(function)
+
+
+def _root(node: ast.expr) -> Iterator[str]:
+    """Yield the name that an attribute or an item belongs to."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    if isinstance(node, ast.Name):
+        yield node.id
+
+
+def _used(table: symtable.SymbolTable, waits: bool = False) -> tuple[set[str], set[str]]:
+    """Return the names that a scope looks up outside of itself: when it runs, and when its functions are called."""
+    now: set[str] = set()
+    later: set[str] = set()
+    for symbol in table.get_symbols():
+        outside = symbol.is_global() or table.get_type() == "module"
+        if outside and symbol.is_referenced():
+            (later if waits else now).add(symbol.get_name())
+    for inner in table.get_children():
+        deferred = inner.get_type() == "function" and inner.get_name() not in AT_ONCE
+        inner_now, inner_later = _used(inner, waits or deferred)
+        now |= inner_now
+        later |= inner_later
+    return now, later

@@ -8,7 +8,7 @@ import pytest
 
 from tests.site import small
 from tools.site.check import Report, opened
-from tools.site.check_practice import written
+from tools.site.check_practice import verdict_by_hand
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -56,14 +56,14 @@ def test_what_is_typed_is_judged_stays_and_goes_and_no_loop_ends_the_page(site, 
         box.scroll_into_view_if_needed()
         box.locator(".cm-content").wait_for()
         assert box.locator(".cm-content").get_attribute("aria-label") == "Write exercise 2 here: Python, my_idle_share"
-        status, said = written(page, box, FOREIGN)
+        status, said = verdict_by_hand(page, box, FOREIGN)
         assert (status, said) == ("right", "✓ idle share: the same as the reference in all 8 cases.")
-        status, said = written(page, box, f"print(1, 2)\n{LOOP}")
+        status, said = verdict_by_hand(page, box, f"print(1, 2)\n{LOOP}")
         assert status == "failed"
         assert "has not ended; it was stopped in line 7: `while True:`" in said
         assert box.locator(".practice-output").inner_text().strip() == "1 2"
         page.evaluate("window.course.patience = 400")
-        status, said = written(page, box, DEAF)
+        status, said = verdict_by_hand(page, box, DEAF)
         assert (status, said[:19]) == ("failed", "✗ Your code goes on")
         page.evaluate("window.course.patience = 20_000")
         page.reload()

@@ -40,7 +40,7 @@ def course(tmp_path_factory):
     return folder
 
 
-ASK = "import sys, in_page; in_page.prepare(); print(*map(in_page.check, list(sys.stdin)), sep='\\n')"
+ASK = "import sys, in_page; in_page.prepare(); print(*map(in_page.judge, list(sys.stdin)), sep='\\n')"
 
 
 def answered(course: Path, jobs: list[dict]) -> list[dict]:
@@ -134,7 +134,9 @@ def test_what_the_notebook_defines_above_is_there_and_of_earlier_exercises_ours(
         "g = checks.use(f, checks.check_f)",
         "!ls",
     ]
-    found = [statement for source in [*above, "checks.check_f(f)"] for statement in practice.statements(source)]
+    found = [
+        statement for source in [*above, "checks.check_f(f)"] for statement in practice.harmless_statements(source)
+    ]
     assert found == [
         (["inf", "pi"], "from math import inf, pi"),
         (["x"], "x = 3"),
@@ -151,8 +153,8 @@ def test_a_stub_keeps_its_comments_and_a_value_is_one_line():
     assert practice.stub_of("f", [cell]) == "def f(x):\n    # about four lines\n    ..."
     assert practice.stub_of("y", [cell]) == "y = None  # a list"
     assert practice.stub_of("z", [cell, "!ls"]) == ""
-    assert practice.asked(cell) == ("check_y", ["y"])
-    assert practice.asked("checks.check_y(3)") is None
+    assert practice.called_check(cell) == ("check_y", ["y"])
+    assert practice.called_check("checks.check_y(3)") is None
 
 
 def test_what_needs_torch_says_so():
@@ -166,6 +168,6 @@ def test_what_needs_torch_says_so():
 
 def test_the_same_files_make_the_same_script():
     assert runtime.course() == runtime.course()
-    assert runtime.script().startswith("window.pagePython(")
+    assert runtime.python_script().startswith("window.pagePython(")
     megabytes = re.findall(r"loads Python, (\d+) MB", (STATIC / "practice.js").read_text(encoding="utf-8"))
-    assert megabytes == [f"{len(runtime.script()) / 1e6:.0f}"]
+    assert megabytes == [f"{len(runtime.python_script()) / 1e6:.0f}"]

@@ -43,7 +43,7 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
     new = out.with_name(f"{out.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     shutil.copytree(STATIC, new / "static", ignore=shutil.ignore_patterns(*PACKED))
-    (new / "static" / "python.js").write_text(runtime.script(), encoding="utf-8")
+    (new / "static" / "python.js").write_text(runtime.python_script(), encoding="utf-8")
     links = Links([path.stem for path in paths], paths[0].parents[1])
     pictures = Pictures(new / "pictures")
     pages: list[Page] = []

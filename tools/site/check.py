@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from urllib.parse import unquote
 
 from tools import lab
 from tools.site import atlas, check_practice
+from tools.site.report import Report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
@@ -41,21 +41,6 @@ VIEWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("dark", {"color_scheme": "dark"}, {"runOnly": ["color-contrast"]}),
     ("phone", {"viewport": PHONE}, {"rules": {"color-contrast": {"enabled": False}}}),
 ]
-
-
-@dataclass
-class Report:
-    """What was tried, and what was wrong."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
-    slowest: float = 0.0
-
-    def said(self) -> str:
-        """Return the counts as one line, and the faults below."""
-        counts = ", ".join(f"{number} {name}" for name, number in self.counts.items())
-        ready = f"; the slowest page is ready after {1000 * self.slowest:.0f} ms" if self.slowest else ""
-        return "\n".join([f"{counts}{ready}; {len(self.faults)} faults", *self.faults])
 
 
 class Reader(HTMLParser):

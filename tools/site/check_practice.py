@@ -16,11 +16,10 @@ from support.kit.verdict import Verdict
 from tools.site import in_page, practice
 from tools.site.page import field_text, solved
 from tools.site.practice import Practice
+from tools.site.report import Report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
-
-    from tools.site.check import Report
 
 FOUND = re.compile(r'data-practice="([^"]*)"')
 #: From Python to Python an exception is worded differently: its kind is compared, and what follows its place.
@@ -79,7 +78,7 @@ def try_all(page: Page, folder: Path, name: str, report: Report) -> None:
             report.faults += [f"{name}, {one.check}, {what}: {fault}"] if fault else []
 
 
-def written(page: Page, box: Locator, code: str) -> tuple[str, str]:
+def verdict_by_hand(page: Page, box: Locator, code: str) -> tuple[str, str]:
     """Type code into an editor, run it by its key; return status and text of the verdict."""
     box.evaluate("(box, code) => box.practice.write(code)", code)
     box.locator(".practice-verdict").evaluate("(verdict) => { verdict.dataset.status = 'busy'; }")
@@ -106,7 +105,7 @@ def by_hand(page: Page, report: Report) -> None:
     box.scroll_into_view_if_needed()
     box.locator(".cm-content").wait_for()
     for code, words in ODD.items():
-        status, said = written(page, box, code)
+        status, said = verdict_by_hand(page, box, code)
         report.counts["odd codes"] += 1
         if words not in said or status not in ("failed", "lacks"):
             report.faults.append(f"{Path(page.url).name}: of {code!r} the page says {said!r}")

@@ -3,7 +3,7 @@
 The rooms are read as they are. Some import torch or NumPy for other exercises; in a page those are missing, and a
 placeholder stands in for them while the rooms are read. Afterwards it raises: no verdict comes from a placeholder.
 
-check  a reader's code and the name of a check; returns the verdict and what was printed, as JSON
+judge  a reader's code and the name of a check; returns the verdict and what was printed, as JSON
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def space_of(code: str, above: Iterable[tuple[list[str], str]], check: str) -> d
 # ---- time
 
 
-def alive() -> None:
+def still_here() -> None:
     """Tell the page that the check goes on; the worker puts its own function here."""
 
 
@@ -216,13 +216,13 @@ def _timed() -> Iterator[None]:
     def starts(code: types.CodeType, *_: int) -> Any:
         nonlocal until
         if KIT in code.co_filename:  # the next case, or the next famous mistake
-            alive()
+            still_here()
             return None
         if code.co_filename != YOURS:
             return monitoring.DISABLE
         caller = sys._getframe(1).f_back
         if caller is None or caller.f_code.co_filename != YOURS:
-            alive()
+            still_here()
             until = time.monotonic() + SECONDS
         return goes_on(code)
 
@@ -274,7 +274,7 @@ class _Printed(io.StringIO):
         return len(said)
 
 
-def check(job: str) -> str:
+def judge(job: str) -> str:
     """Run a reader's code, then its check. Returns JSON: status, message, output.
 
     job: JSON with `check` ("n08.check_simulate"), `answers` (names in the code), `code`, and `above`, a list of the

@@ -163,7 +163,7 @@ class Writer:
             else:
                 shown.append(self._code(cell))
         key = f"{self.number}/{number}"
-        self.out.append(practice.fragment(self.stem, number, inside, self.above))
+        self.out.append(practice.editor_fragment(self.stem, number, inside, self.above))
         self.above += inside
         self.out.append(
             f'<details class="solution" data-opened="{key}"><summary>Solution of exercise {number}</summary>\n'

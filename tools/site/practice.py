@@ -40,7 +40,7 @@ class Practice:
     key: str
 
 
-def asked(source: str) -> tuple[str, list[str]] | None:
+def called_check(source: str) -> tuple[str, list[str]] | None:
     """Return the last check that a cell calls, and the names that it asks for; None if it calls none."""
     try:
         calls = [_check(node) for node in ast.parse(source).body]
@@ -70,12 +70,12 @@ def exercise_of(room: str, name: str) -> Exercise | None:
     return found if isinstance(found, Exercise) else None
 
 
-def fragment(stem: str, exercise: int, cells: Sequence[str], above: Sequence[str]) -> str:
+def editor_fragment(stem: str, exercise: int, cells: Sequence[str], above: Sequence[str]) -> str:
     """Return the HTML of an exercise's editor, or of the sentence that says why it has none.
 
     stem: of the notebook, "08_pipeline_clock". cells: the code of the exercise. above: that of the notebook before it.
     """
-    calls = [call for call in map(asked, cells) if call]
+    calls = [call for call in map(called_check, cells) if call]
     number = stem[:2]
     room = f"n{number}"
     found = exercise_of(room, calls[-1][0]) if calls else None
@@ -90,12 +90,12 @@ def fragment(stem: str, exercise: int, cells: Sequence[str], above: Sequence[str
 
 def practice_of(number: str, exercise: int, cells: Sequence[str], above: Sequence[str]) -> Practice | None:
     """Return what the editor of an exercise must know; None where no stub is found for what the check asks for."""
-    name, answers = [call for call in map(asked, cells) if call][-1]
+    name, answers = [call for call in map(called_check, cells) if call][-1]
     stubs = [stub for stub in (stub_of(answer, cells) for answer in answers) if stub]
     if not stubs:
         return None
-    before = [statement for source in above for statement in statements(source)]
-    mine = [statement for source in cells for statement in statements(source)]
+    before = [statement for source in above for statement in harmless_statements(source)]
+    mine = [statement for source in cells for statement in harmless_statements(source)]
     helpers = [(names, text) for names, text in mine if not {*names} & {*answers}]
     text = "\n\n\n".join(dict.fromkeys(stubs))
     return Practice(f"n{number}.{name}", answers, text, [*before, *helpers], f"{number}/{exercise}")
@@ -117,7 +117,7 @@ def stub_of(answer: str, cells: Sequence[str]) -> str:
     return ""
 
 
-def statements(source: str) -> Iterator[Statement]:
+def harmless_statements(source: str) -> Iterator[Statement]:
     """Yield the statements of a cell that a page may run: imports, definitions, plain values, parts of ours."""
     try:
         body = ast.parse(source).body
@@ -213,7 +213,7 @@ def solution_of(practice: Practice, cells: Sequence[str], above: Sequence[str]) 
     """
     parts = dict.fromkeys(stub_of(answer, cells) for answer in practice.answers)
     text = "\n\n\n".join(part for part in parts if part)
-    needed = given(text, [statement for source in above for statement in statements(source)])
+    needed = given(text, [statement for source in above for statement in harmless_statements(source)])
     return "\n".join([*dict.fromkeys(needed), text])
 
 
@@ -225,5 +225,5 @@ def mistake_of(practice: Practice, number: int) -> str:
 
 
 def job_of(practice: Practice, code: str) -> dict[str, Any]:
-    """Return what in_page.check is asked about some code."""
+    """Return what in_page.judge is asked about some code."""
     return {"check": practice.check, "answers": practice.answers, "above": practice.above, "code": code}

@@ -44,7 +44,7 @@ def course() -> bytes:
 
 
 @cache
-def script() -> str:
+def python_script() -> str:
     """Return python.js: the files as base64, each packed by gzip, and the text of the worker that unpacks them."""
     files = {path.name.removesuffix(".gz"): path.read_bytes() for path in sorted(PYODIDE.glob("*.gz"))}
     files["python_stdlib.zip"] = gzip.compress((PYODIDE / "python_stdlib.zip").read_bytes(), 0, mtime=0)

@@ -34,7 +34,7 @@ async function start(packed) {
   pyodide.runPython("import sys; sys.path.insert(0, '/course'); import in_page; in_page.prepare()");
   const python = pyodide.pyimport("in_page");
   let last = 0;
-  python.alive = () => { if (performance.now() - last > 500) { last = performance.now(); self.postMessage({ alive: true }); } };
+  python.still_here = () => { if (performance.now() - last > 500) { last = performance.now(); self.postMessage({ alive: true }); } };
   return python;
 }
 
@@ -45,7 +45,7 @@ self.onmessage = async ({ data }) => {
       python = await start(data.packed);
       self.postMessage({ ready: true });
     } else {
-      self.postMessage({ verdict: JSON.parse(python.check(data.job)) });
+      self.postMessage({ verdict: JSON.parse(python.judge(data.job)) });
     }
   } catch (error) {
     self.postMessage({ broken: String(error) });

@@ -19,7 +19,7 @@ from typing import Any
 
 import nbformat
 
-from tools.grade.statements import Statement, read_statements, stands_on
+from tools.grade.statements import CellStatement, read_statements, stands_on
 
 ROOM = re.compile(r"\bsupport\.(n\d\d)\b")
 #: What starts a device changes what checks behind it can try, and gives them no name.
@@ -66,7 +66,7 @@ def room_of(notebook: Any) -> str:
     return max(rooms, key=lambda room: rooms[room], default="")
 
 
-def tries(statements: Sequence[Statement], exercise: CourseExercise) -> list[Try]:
+def tries(statements: Sequence[CellStatement], exercise: CourseExercise) -> list[Try]:
     """Return the ways to ask an exercise: the best of them counts.
 
     Where the notebook asks it, with the course's names; behind the last statement that defines one of them; and with
@@ -89,7 +89,7 @@ def tries(statements: Sequence[Statement], exercise: CourseExercise) -> list[Try
     return list(dict.fromkeys(found))
 
 
-def _try(statements: Sequence[Statement], arguments: tuple[str, ...], place: int) -> Try:
+def _try(statements: Sequence[CellStatement], arguments: tuple[str, ...], place: int) -> Try:
     names = {node.id for text in arguments for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     own = stands_on(statements, place, names)
     starting = {index for index in range(place) if STARTS in statements[index].code} - own
@@ -97,7 +97,7 @@ def _try(statements: Sequence[Statement], arguments: tuple[str, ...], place: int
     return Try(arguments, tuple(sorted(own)), tuple(sorted(first - own)))
 
 
-def _calls(statement: Statement) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _calls(statement: CellStatement) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each check that is asked, with the texts of its arguments: `check_x(a, b)`, `use((a, b), check_x)`."""
     try:
         tree = ast.parse(statement.code)

@@ -48,7 +48,7 @@ WayAsJson = dict[str, Any]
 Found = dict[str, Any]
 
 
-class OutOfTime(BaseException):
+class AnswerTimedOut(BaseException):
     """The time of an exercise is up: no Exception, since answers catch those."""
 
 
@@ -127,7 +127,7 @@ def _asked(grades: Grades, shell: InteractiveShell, exercise: Exercise, way: dic
     for index in sorted({*way["first"], *needed}):
         yield {"at": index if index in needed else None}
         error = _run(shell, grades.sources[index])
-        if isinstance(error, OutOfTime):
+        if isinstance(error, AnswerTimedOut):
             why = f"{_cell(grades, index)}{_line(error)}: no end within {grades.seconds:g} s."
         elif error is not None:
             why = f"{_cell(grades, index)}{_line(error)}: {named(error)}"
@@ -150,7 +150,7 @@ def _verdict(
         return {"status": OPEN, "said": "this is the course's own answer."}
     try:
         verdict = ask(*answers)
-    except OutOfTime as error:
+    except AnswerTimedOut as error:
         return {"status": LATE, "said": f"no end within {grades.seconds:g} s{_where(error)}."}
     except BaseException as error:
         return {"status": WRONG, "said": told_of(error)}
@@ -255,7 +255,7 @@ def _answer_and_end(work: Callable[[], Iterator[Found]], writing: int, seconds: 
     """Write what is reached into the pipe, and end without what Python does at its end: that is the parent's."""
 
     def too_late(*_: object) -> None:
-        raise OutOfTime
+        raise AnswerTimedOut
 
     with suppress(BaseException):
         os.setsid()

@@ -1,6 +1,6 @@
 """Which statements of a notebook an exercise stands on: found from their text, so that nothing else has to run.
 
-Statement        what a line or a few of a cell bind and use
+CellStatement        what a line or a few of a cell bind and use
 read_statements  those of all code cells, which are numbered as Run All numbers them
 stands_on        those that give names their values at a place
 """
@@ -29,7 +29,7 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 @dataclass(frozen=True)
-class Statement:
+class CellStatement:
     """A statement at the edge of a cell, or several that share a line.
 
     cell    the number of its cell: in brackets beside it, after Run All
@@ -57,20 +57,20 @@ class Statement:
         return name in self.binds | self.changes | self.calls or STAR in self.binds
 
 
-def read_statements(sources: Iterable[str]) -> list[Statement]:
+def read_statements(sources: Iterable[str]) -> list[CellStatement]:
     """Return the statements of code cells, in order; a cell without text has no number."""
     written = (source for source in sources if source.strip())
     return [statement for number, source in enumerate(written, start=1) for statement in _statements(number, source)]
 
 
-def _statements(number: int, source: str) -> list[Statement]:
+def _statements(number: int, source: str) -> list[CellStatement]:
     """Read a cell. One that Python can't read binds what its lines look like, and uses nothing: it will say why."""
     code = TransformerManager().transform_cell(TIMED.sub(_without, source))
     try:
         body = ast.parse(code).body
     except (SyntaxError, ValueError):  # ValueError: a null byte
         meant = frozenset(name for names in MEANT.findall(source) for name in names if name)
-        return [Statement(number, code, binds=meant, defines=meant, fixed=meant)]
+        return [CellStatement(number, code, binds=meant, defines=meant, fixed=meant)]
     return [_statement(number, code.splitlines(), parts) for parts in _by_lines(body)]
 
 
@@ -95,7 +95,7 @@ def _first_line(part: ast.stmt) -> int:
     return min([part.lineno, *(node.lineno for node in decorators)])
 
 
-def _statement(number: int, lines: Sequence[str], parts: list[ast.stmt]) -> Statement:
+def _statement(number: int, lines: Sequence[str], parts: list[ast.stmt]) -> CellStatement:
     first = _first_line(parts[0])
     own = lines[first - 1 : parts[-1].end_lineno]
     tree = ast.Module(parts, [])
@@ -103,7 +103,7 @@ def _statement(number: int, lines: Sequence[str], parts: list[ast.stmt]) -> Stat
     imports = frozenset(name for part in parts if isinstance(part, IMPORTS) for name in _bound(part))
     binds = defines | frozenset(name for part in parts for name in _bound(part))
     now, later = _used(symtable.symtable("\n".join(own), "cell", "exec"))
-    return Statement(
+    return CellStatement(
         number,
         EMPTY * (first - 1) + "\n".join(own),
         binds=binds,
@@ -116,7 +116,7 @@ def _statement(number: int, lines: Sequence[str], parts: list[ast.stmt]) -> Stat
     )
 
 
-def stands_on(statements: Sequence[Statement], place: int, names: Iterable[str]) -> set[int]:
+def stands_on(statements: Sequence[CellStatement], place: int, names: Iterable[str]) -> set[int]:
     """Return the indices of those statements before a place that give these names their values there, and all they use.
 
     What a function uses is looked up when it is called: that may be at once, or at the place.
@@ -135,7 +135,7 @@ def stands_on(statements: Sequence[Statement], place: int, names: Iterable[str])
     return found
 
 
-def _givers(statements: Sequence[Statement], name: str, before: int) -> list[int]:
+def _givers(statements: Sequence[CellStatement], name: str, before: int) -> list[int]:
     """Return the last statement before a place that binds a name, and those behind it that may change the value.
 
     What is fixed is not changed by what is called: `Square.apply(x)` leaves no mark, `batches.append(x)` does.

@@ -326,7 +326,7 @@ def check_site(folder: Path, browser: Browser) -> Report:
         for name in names:
             page.goto((folder / name).resolve().as_uri())
             explorers(page, report)
-            check_practice.try_all(page, folder, name, report)
+            check_practice.practise_all(page, folder, name, report)
         with_editor = [name for name in names if check_practice.practices(folder / name)]
         for name in with_editor[:1]:
             page.goto((folder / name).resolve().as_uri())

@@ -66,7 +66,7 @@ def differs(said: dict[str, Any], wanted: Verdict) -> str:
     return "" if here == there else f"the page says {here}, the notebook {there}"
 
 
-def try_all(page: Page, folder: Path, name: str, report: Report) -> None:
+def practise_all(page: Page, folder: Path, name: str, report: Report) -> None:
     """Ask the Python of an opened page about everything that is known of its exercises."""
     solutions = folder / "notebooks" / "solutions" / name.replace(".html", ".ipynb")
     for one in practices(folder / name):

@@ -45,7 +45,7 @@ def test_planted_faults_are_noticed(server: Server, open_notebook: Callable[[Pat
     # Who waits in vain waits to the end; the others have time, on a busy machine too.
     seconds = (30, 3, 30, 6, 30)
     follows, stands_still, fails, drifts, misprints = (
-        explorer.practise_all(tmp_path, f"explore{number}", limit)
+        explorer.try_all(tmp_path, f"explore{number}", limit)
         for number, (explorer, limit) in enumerate(zip(notebook.explorers(), seconds, strict=True))
     )
     assert follows == []

@@ -51,7 +51,7 @@ def test_every_control_changes_its_figure(path: Path, server: Server, open_noteb
     complaints = [
         complaint
         for number, explorer in enumerate(explorers, start=1)
-        for complaint in explorer.practise_all(SCREENSHOTS, f"{name}-explore{number}", pictures=PICTURES)
+        for complaint in explorer.try_all(SCREENSHOTS, f"{name}-explore{number}", pictures=PICTURES)
     ]
     assert complaints == []
     assert notebook.errors() == []

@@ -191,11 +191,9 @@ class Imitation:
     def all_reduce(
         self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
     ) -> Handle | None:
-        """Give every rank the sum of all tensors; with async_op when the handle's `wait()` has returned."""
-        if op == dist.ReduceOp.AVG:
-            raise ValueError(f"gloo, which this imitates, can't average: sum, then divide; not {op}")
-        if op != dist.ReduceOp.SUM:
-            raise ValueError(f"this imitation of gloo only sums, and a mean comes of a sum; not {op}")
+        """Give every rank the sum or mean of all tensors; with async_op when the handle's `wait()` has returned."""
+        if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+            raise ValueError(f"this imitation of gloo sums and averages; not {op}")
         if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
             raise ValueError(
                 "gloo adds up memory, and this tensor is a view with gaps: all_reduce a copy of it"
@@ -211,7 +209,8 @@ class Imitation:
                     f"the tensor of {what} was written to before its handle's wait() had returned"
                 )
             with torch.no_grad():
-                tensor.copy_(torch.stack([part.view_as(tensor) for part in given()]).sum(dim=0))
+                total = torch.stack([part.view_as(tensor) for part in given()]).sum(dim=0)
+                tensor.copy_(total / self.get_world_size() if op == dist.ReduceOp.AVG else total)
 
         handle = Handle(self, what, finish)
         if async_op:

@@ -287,9 +287,18 @@ def test_a_rank_that_leaves_gradients_off_is_told_so_and_a_maximum_is_not_told_o
     off.__globals__["torch"] = torch
     assert "switched gradients off and left it so" in check_rank_step(off).message
     largest = edited(my_rank_step, ("(weight.grad)", "(weight.grad, op=dist.ReduceOp.MAX)"))
-    assert "this imitation of gloo only sums" in check_rank_step(largest).message
-    average = edited(my_rank_step, ("(weight.grad)", "(weight.grad, op=dist.ReduceOp.AVG)"))
-    assert "can't average" in check_rank_step(average).message
+    assert "this imitation of gloo sums and averages" in check_rank_step(largest).message
+
+
+def test_a_mean_by_the_library_is_right_as_newer_versions_of_gloo_have_it():
+    mean = edited(
+        my_rank_step,
+        ("dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad, op=dist.ReduceOp.AVG)"),
+        (" / dist.get_world_size()", ""),
+    )
+    assert check_rank_step(mean), check_rank_step(mean)
+    twice = edited(my_rank_step, ("dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad, op=dist.ReduceOp.AVG)"))
+    assert not check_rank_step(twice)
 
 
 def test_without_an_exchange_the_division_decides_what_a_rank_stepped_by():

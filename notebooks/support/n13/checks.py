@@ -128,6 +128,7 @@ def _forget_and_learn(clock: VectorClock, other: VectorClock) -> None:
     clock.update(other)
 
 
+KEEPS = "events[op.event] = keep(clock, op.lane)"
 LEARNS = "take(pupil, events.get(op.event, {}))"
 ASKS = "learn(clock, lanes.setdefault(HOST, {}))"
 check_step = Exercise(
@@ -171,7 +172,19 @@ check_step = Exercise(
         ),
         "An event may be recorded again: from then on it stands for the later mark.": edited(
             reference_step,
-            ("events[op.event] = keep(clock, op.lane)", "events.setdefault(op.event, keep(clock, op.lane))"),
+            (KEEPS, "events.setdefault(op.event, keep(clock, op.lane))"),
+        ),
+        "An event that is recorded again stands for the later mark only: what the older one knew is gone.": edited(
+            reference_step, (KEEPS, "learn(events.setdefault(op.event, {}), clock)")
+        ),
+        "A wait is for the mark that is there when it is launched: a later record tells it nothing.": edited(
+            reference_step,
+            (LEARNS, f"{LEARNS}\n            events.setdefault(('who waits', op.event), []).append(clock)"),
+            (
+                KEEPS,
+                f"{KEEPS}\n        for waiting in events.get(('who waits', op.event), []):\n"
+                "            learn(waiting, clock)",
+            ),
         ),
         "What a stream knows may be more than the host knows: take the larger number there, too.": edited(
             reference_step, (ASKS, "clock.update(lanes[HOST])")
@@ -198,7 +211,16 @@ check_device_ms = Exercise(
     "device_ms",
     reference=timing.device_ms,
     view=timing.ask_time,
-    cases=cases("waiting kernels", [(5.0, (2.0,) * 3), (0.0, (2.0,) * 3), (5.0, (0.25,)), (9.0, ())]),
+    cases=cases(
+        "waiting kernels side",
+        [
+            (5.0, (2.0,) * 3, False),
+            (0.0, (2.0,) * 3, False),
+            (5.0, (0.25,), False),
+            (9.0, (), False),
+            (5.0, (2.0,) * 3, True),
+        ],
+    ),
     praise="the device's time in all {count} cases",
     fault=timing.fault_of_time,
     mistakes={
@@ -211,6 +233,9 @@ check_device_ms = Exercise(
         "elapsed_time gives milliseconds already.": lambda work, cuda: timing.device_ms(work, cuda) / 1000,
         "elapsed_time asks the earlier event for the later one.": lambda work, cuda: (
             -timing.device_ms(work, cuda)
+        ),
+        "work() launches into the current stream, and that is not always the default one.": (
+            timing.in_the_default_stream
         ),
         "Both marks lie on the same side of the work.": timing.with_both_marks_behind,
     },
@@ -285,16 +310,22 @@ check_handed = Exercise(
         ),
     },
 )
+SHARDS = "    for shard in shards:\n"
 check_shared = Exercise(
     "shared_buffer",
     reference=REPAIRED["shared_buffer"],
-    judge=judge_of("shared_buffer"),
+    judge=judge_of("shared_buffer", passed_on=True),
     mistakes={
-        "Nobody gives this buffer back, so it is for the next writer to wait, and a wait holds what is launched "
-        "behind it.": edited(
-            REPAIRED["shared_buffer"],
-            ("        gather.wait_stream(compute)\n", ""),
-            ("        total += buffer\n", "        total += buffer\n        buffer.record_stream(compute)\n"),
+        "Between the shards nobody gives this buffer back, so it is for the next writer to wait, and a wait holds "
+        "what is launched behind it.": edited(
+            REPAIRED["shared_buffer"], ("gather.wait_stream(compute)", "buffer.record_stream(compute)")
+        ),
+        "Each addition but the last is waited for, and behind the last the function gives the buffer back.": (
+            edited(
+                REPAIRED["shared_buffer"],
+                ("        gather.wait_stream(compute)\n", ""),
+                (SHARDS, f"{SHARDS}        gather.wait_stream(compute)\n"),
+            )
         ),
         "the host stands still until": edited(
             REPAIRED["shared_buffer"], ("gather.wait_stream(compute)", "compute.synchronize()")

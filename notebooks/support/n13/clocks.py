@@ -60,6 +60,8 @@ RULES = {
     "the host writes twice": "h*0 a+ a! h?0 h*0 a*0",
     "the host waits for the older of two events last": "a+ a! a+ a! h?1 h?0 c*0 c*1",
     "an event that is recorded again": "a+ a! a+ a!0 c?0 c*0 c*1",
+    "of an event that is recorded again the older past is gone": "a+ a! b+ b!0 c?0 c*0 c*1",
+    "a wait is launched before its event is recorded again": "a+ a! c?0 a+ a!0 c*0 c*1",
     "a stream that knows more of another than the host": "a+ a! a+ a! b?1 h?0 b*0 b*1",
     "the host learns when the lane is there already": "b+ a+ a! h?0 b*1",
 }

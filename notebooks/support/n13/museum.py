@@ -34,8 +34,8 @@ REPAIRED: dict[str, Any] = {
     "shared_buffer": edited(
         exhibits.shared_buffer,
         (
-            "    for shard in shards:\n",
-            "    for shard in shards:\n        gather.wait_stream(compute)\n",
+            "        total += buffer\n",
+            "        total += buffer\n        gather.wait_stream(compute)\n",
         ),
     ),
     "refilled": edited(

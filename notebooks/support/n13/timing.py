@@ -15,19 +15,39 @@ LAUNCH = 0.01  # ms of the host for a launch
 
 
 class ModelGPU:
-    """A device with one stream, in ms: `host` is the host's clock, `busy` when the device will be idle."""
+    """A device with two streams, in ms: `host` is the host's clock. side: not the default stream is current."""
 
-    def __init__(self) -> None:
-        self.host = self.busy = 0.0
+    def __init__(self, side: bool = False) -> None:
+        self.host = 0.0
+        self.default = ModelStream(self)
+        self.current = ModelStream(self) if side else self.default
 
     def launch(self, ms: float) -> None:
-        """Put a kernel into the stream: the host pays for the launch only."""
+        """Put a kernel into the current stream: the host pays for the launch only."""
         self.host += LAUNCH
-        self.busy = max(self.busy, self.host) + ms
+        self.current.busy = max(self.current.busy, self.host) + ms
 
     def synchronize(self) -> None:
         """Let the host wait until all is done."""
-        self.host = max(self.host, self.busy)
+        self.host = max(self.host, self.default.busy, self.current.busy)
+
+
+class ModelStream:
+    """Stand in for torch.cuda.Stream; busy: when all that is in it will be done, in ms."""
+
+    def __init__(self, gpu: ModelGPU) -> None:
+        self._gpu = gpu
+        self.busy = 0.0
+
+    def record_event(self, event: ModelEvent | None = None) -> ModelEvent:
+        """Put an event into the stream, a new one if none is given."""
+        event = ModelEvent(self._gpu, False) if event is None else event
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        """Let the host wait until all that is in it is done."""
+        self._gpu.host = max(self._gpu.host, self.busy)
 
 
 class ModelEvent:
@@ -38,10 +58,11 @@ class ModelEvent:
         self.timed = enable_timing
         self.at = -1.0
 
-    def record(self, stream: object = None) -> None:
-        """Put the event into the stream, which is a launch, too."""
+    def record(self, stream: ModelStream | None = None) -> None:
+        """Put the event into a stream, the current one if none is given; that is a launch, too."""
         self.gpu.host += LAUNCH
-        self.at = max(self.gpu.host, self.gpu.busy)
+        stream = self.gpu.current if stream is None else stream
+        self.at = max(self.gpu.host, stream.busy)
 
     def query(self) -> bool:
         """Return whether it is reached; who asks again and again gets on a little."""
@@ -70,15 +91,10 @@ class ModelCuda:
         def event(enable_timing: bool = False, **_: object) -> ModelEvent:
             return ModelEvent(gpu, enable_timing)
 
-        def record_event(event: ModelEvent | None = None) -> ModelEvent:
-            event = ModelEvent(gpu, False) if event is None else event
-            event.record()
-            return event
-
         self.Event = event
         self.synchronize = lambda device=None: gpu.synchronize()
-        stream = SimpleNamespace(record_event=record_event, synchronize=gpu.synchronize)
-        self.current_stream = self.default_stream = lambda device=None: stream
+        self.current_stream = lambda device=None: gpu.current
+        self.default_stream = lambda device=None: gpu.default
 
 
 CLOCKS = ("perf_counter", "monotonic", "time", "process_time")
@@ -109,11 +125,11 @@ def by_this_clock(timing: DeviceTimer, gpu: ModelGPU) -> DeviceTimer:
     return same
 
 
-def ask_time(timing: DeviceTimer) -> Callable[[float, Sequence[float]], float | None]:
-    """Return the function that times kernels behind `waiting` ms of other work on a ModelGPU."""
+def ask_time(timing: DeviceTimer) -> Callable[..., float | None]:
+    """Return the function that times kernels behind `waiting` ms of other work, all in the current stream."""
 
-    def timed(waiting: float, kernels: Sequence[float]) -> float | None:
-        gpu = ModelGPU()
+    def timed(waiting: float, kernels: Sequence[float], side: bool = False) -> float | None:
+        gpu = ModelGPU(side)
         calls = []
         if waiting:
             gpu.launch(waiting)
@@ -141,7 +157,8 @@ def fault_of_time(got: object, expected: object, case: Mapping[str, Any]) -> str
     kernels = case["kernels"]
     what = f"{len(kernels)} kernels of {kernels[0]:g} ms" if kernels else "work() that launches nothing"
     before = f" behind {waiting:g} ms of other work" if waiting else ""
-    return f"{what}{before}: the device needs {expected} ms, you say {got}"
+    where = " in a side stream" if case["side"] else ""
+    return f"{what}{before}{where}: the device needs {expected} ms, you say {got}"
 
 
 # ---- the answer, and ways to go wrong
@@ -195,6 +212,17 @@ def with_a_wait_inside(work: Callable[[], object], cuda: Any) -> float:
         cuda.synchronize()
 
     return device_ms(work_and_wait, cuda)
+
+
+def in_the_default_stream(work: Callable[[], object], cuda: Any) -> float:
+    """Record both events in the default stream, whichever is current."""
+    start = cuda.Event(enable_timing=True)
+    end = cuda.Event(enable_timing=True)
+    start.record(cuda.default_stream())
+    work()
+    end.record(cuda.default_stream())
+    end.synchronize()
+    return float(start.elapsed_time(end))
 
 
 def with_both_marks_behind(work: Callable[[], object], cuda: Any) -> float:

@@ -368,6 +368,7 @@ def of_the_model(work, cuda):
     [
         (timing.on_an_empty_device, "The device runs empty on the way"),
         (timing.with_both_marks_before, "Both marks lie on the same side of the work"),
+        (timing.in_the_default_stream, "in a side stream: the device needs 6.0 ms, you say 0.04. work()"),
         (warmed_up, "work() was called 2 times"),
         (of_the_model, "'ModelCuda' object has no attribute 'busy'"),
         (by_its_own_import, "3 kernels of 2 ms behind 5 ms of other work: the device needs 6.0 ms, you say"),

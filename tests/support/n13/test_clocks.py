@@ -62,6 +62,19 @@ WRONG_STEPS = {
         "An event may be recorded again",
         ("events[op.event] = dict(clock)", "events.setdefault(op.event, dict(clock))"),
     ),
+    "a record again adds to the older past": (
+        "stands for the later mark only",
+        ("events[op.event] = dict(clock)", "learn(events.setdefault(op.event, {}), clock)"),
+    ),
+    "who waits for an event learns from its later records": (
+        "A wait is for the mark that is there when it is launched",
+        (WAITS, WAITS + "        events.setdefault(('who', op.event), []).append(clock)\n"),
+        (
+            "        events[op.event] = dict(clock)\n",
+            "        events[op.event] = dict(clock)\n"
+            "        for waiting in events.get(('who', op.event), []):\n            learn(waiting, clock)\n",
+        ),
+    ),
     "the host overwrites": (
         "What a stream knows may be more than the host knows",
         (HOST, '    clock.update(lanes["host"])\n'),

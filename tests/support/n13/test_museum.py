@@ -30,6 +30,11 @@ RIGHT_REPAIRS = {
         "shared_buffer",
         ("total += buffer\n", "total += buffer\n        gather.wait_stream(compute)\n"),
     ),
+    "shared_buffer, in front of the copy, and its last reader told": (
+        "shared_buffer",
+        ("    for shard in shards:\n", "    for shard in shards:\n        gather.wait_stream(compute)\n"),
+        ("    return", "    buffer.record_stream(compute)\n    return"),
+    ),
     "shared_buffer, by an event": (
         "shared_buffer",
         ("total += buffer\n", "total += buffer\n        gather.wait_event(compute.record_event())\n"),
@@ -70,6 +75,11 @@ WRONG_REPAIRS = {
     ),
     "one stream": ("shared_buffer", "in one stream now", ('gpu.new_stream("gather")', "gpu.current_stream()")),
     "two of three": ("shared_buffer", "it gives 3000.0", ("for shard in shards:", "for shard in shards[:2]:")),
+    "the wait in front of the copy, so the last addition is not waited for": (
+        "shared_buffer",
+        "Each addition but the last is waited for",
+        ("    for shard in shards:\n", "    for shard in shards:\n        gather.wait_stream(compute)\n"),
+    ),
     "the wait before the addition": (
         "shared_buffer",
         "copy of shard 1 (gather) writes A",

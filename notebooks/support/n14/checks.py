@@ -84,7 +84,7 @@ check_split = Exercise(
                 "        part = gradient.T @ x\n\n" + _DEFINED,
                 *_GONE,
             ),
-            "Micro-batches add up: with = instead of += only the last one counts.": (
+            "Micro-batches add up: each W adds the product of its own x and gradient, and overwrites none.": (
                 "part if weight.grad is None else weight.grad + part",
                 "part",
             ),
@@ -162,6 +162,7 @@ COSTS: list[tuple[float, ...]] = [
     (4, 1, 2, 1.5),  # two messages fill one round exactly, below three times two
     (3, 1, 1, 1),
     (3, 2, 2, 6),
+    (3, 1, 2, 6.5),  # many rounds: who allows four only is told from who divides by the longer task
     *_DRAWN,
 ]
 """Sizes and prices of exercise 4: n, forward, backward, message."""

@@ -38,6 +38,7 @@ def fault_of_split(answer: Any) -> str:
             or trial.fault_between()
             or trial.fault_of_weights()
             or trial.fault_one_by_one()
+            or trial.fault_of_shared_list()
             or trial.fault_while_the_output_lives()
             or trial.fault_at_the_end()
         )
@@ -119,6 +120,8 @@ class _Trial:
             return f"`later` holds a {type(owed[0]).__name__}, which cannot be called: append the function itself."
         if cost > 1.5:
             return f"I costs {cost:g} matrix products, expected 1: that of the weights has to wait."
+        if cost < 0.5:
+            return "I costs no matrix product, expected 1: write the sum as one, with @."
         if self.weight.grad is not None:
             return "after I `weight.grad` is there already: that is for W to compute."
         return ""
@@ -151,6 +154,8 @@ class _Trial:
                 return f"the gradient of the weights {which} is not autograd's."
             if cost > 1.5:
                 return f"W costs {cost:g} matrix products, expected 1."
+            if cost < 0.5:
+                return "W costs no matrix product, expected 1: write the sum over the rows as one, with @."
         return ""
 
     def fault_one_by_one(self) -> str:
@@ -171,6 +176,28 @@ class _Trial:
             return "in the order F0 I0 W0 F1 I1 W1 the gradients of the two micro-batches don't add up."
         return ""
 
+    def fault_of_shared_list(self) -> str:
+        """F, I of two layers with one list, then everything in it, as the notebook does."""
+        draw = torch.Generator().manual_seed(1)
+        weights = [torch.randn(OUTPUTS, INPUTS, generator=draw).requires_grad_() for _ in range(2)]
+        x = torch.randn(ROWS, INPUTS, generator=draw).requires_grad_()
+        waiting: list[Any] = []
+        with in_case("with two layers that share `later`"):
+            sums = [self.answer.apply(x, weight, waiting).sum() for weight in weights]
+            torch.autograd.grad(sums, x)
+            for work in waiting:
+                work()
+        expected = torch.ones(ROWS, OUTPUTS).T @ x.detach()
+        for weight in weights:
+            if weight.grad is None:
+                return (
+                    "two layers share `later`, and `for work in later: work()` leaves one weight without a "
+                    "gradient: whoever runs the functions empties the list."
+                )
+            if not torch.allclose(weight.grad, expected):
+                return "where two layers share `later`, the gradient of a weight is not autograd's."
+        return ""
+
     def fault_while_the_output_lives(self) -> str:
         """Nobody keeps x after W, also where somebody still has y; x is no leaf, for autograd keeps its leaves."""
         leaf = self.xs[0].detach().clone().requires_grad_()
@@ -182,6 +209,9 @@ class _Trial:
         kept = weakref.ref(x)
         del x
         if kept() is not None:
+            del y
+            if kept() is not None:
+                return "x is still alive when I and W are done, and y is gone: something of yours still holds it."
             return "while somebody has y, x is still alive when I and W are done: y's node keeps it."
         return ""
 

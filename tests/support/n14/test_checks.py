@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from math import ceil
 
 import pytest
 import torch
@@ -216,6 +217,55 @@ def test_what_a_split_layer_keeps_too_long_is_seen():
         ("while somebody has y, x is still alive", "ctx.later = later", "ctx.later, ctx.x = later, x"),
     ):
         assert said in n14.check_split(edited(solved.SplitLinear, (old, new))).message
+
+
+APPEND = "ctx.later.append(add_to_weight)"
+ADD = "weight.grad = part if weight.grad is None else weight.grad + part"
+
+
+def test_a_function_that_empties_the_list_takes_the_other_layers_with_it():
+    answer = edited(solved.SplitLinear, (ADD, f"{ADD}\n            ctx.later.clear()"))
+    assert "leaves one weight without a gradient" in n14.check_split(answer).message
+
+
+@pytest.mark.parametrize(
+    "sum_of_rows",
+    [
+        "(gradient[:, :, None] * x[:, None, :]).sum(0)",
+        "sum(torch.outer(a, b) for a, b in zip(gradient, x))",
+    ],
+)
+def test_a_sum_over_rows_that_is_no_matrix_product_is_not_praised_as_one(sum_of_rows):
+    answer = edited(solved.SplitLinear, ("gradient.T @ x", sum_of_rows))
+    assert "W costs no matrix product" in n14.check_split(answer).message
+
+
+@pytest.mark.parametrize("more", ["seen.append(x)", "add_to_weight.me = add_to_weight"])
+def test_who_keeps_x_elsewhere_is_not_told_that_the_node_of_y_keeps_it(more):
+    answer = edited(solved.SplitLinear, (APPEND, f"{APPEND}\n        {more}"), names={"seen": []})
+    message = n14.check_split(answer).message
+    assert "something of yours still holds it" in message
+    assert "save_for_backward" not in message
+
+
+def test_who_keeps_the_last_x_only_is_not_told_that_it_does_not_add():
+    answer = edited(
+        solved.SplitLinear,
+        ("        def add_to_weight", "        weight.pending = (x, gradient)\n\n        def add_to_weight"),
+        ("part = gradient.T @ x", "part = weight.pending[1].T @ weight.pending[0]"),
+    )
+    verdict = n14.check_split(answer)
+    assert not verdict
+    assert "with = instead of +=" not in verdict.message
+
+
+def test_who_allows_four_rounds_only_is_not_told_of_the_longer_task():
+    def four(j, n, forward, backward, message):
+        return 1 + (n - 1 - j) * min(4, 1 + ceil(2 * message / (forward + backward)))
+
+    verdict = n14.check_forwards_ahead(four)
+    assert not verdict
+    assert "the longer of the two" not in verdict.message
 
 
 def test_what_others_let_go_of_meanwhile_hides_nothing_that_is_kept():

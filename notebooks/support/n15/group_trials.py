@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +40,28 @@ class _Job:
         return self._dist.all_reduce(tensor, *(() if op is None else (op,)), async_op=async_op)
 
 
+class _ReadOnce:
+    """What `part.parameters()` gives, an iterator that can be read once; it notes who asks again at its end."""
+
+    def __init__(self, own: Iterable[nn.Parameter]) -> None:
+        self._rest = iter(own)
+        self._ended = False
+        self.again = False
+
+    def __iter__(self) -> _ReadOnce:
+        self.again = self.again or self._ended
+        return self
+
+    def __next__(self) -> nn.Parameter:
+        for parameter in self._rest:
+            return parameter
+        self._ended = True
+        raise StopIteration
+
+
+_EMPTY_BY_NOW = "`parameters` is an iterator: whoever reads it a second time finds nothing."
+
+
 # ---- exercise 3: the mean over the replicas of a stage
 
 _OF_AVERAGE = {
@@ -67,12 +89,13 @@ def _gradient(rank: int, k: int) -> Tensor:
 
 
 def _fault_of_replicas(answer: Any, replicas: int, where: str) -> str:
-    def replica(dist: Any) -> list[nn.Parameter]:
+    def replica(dist: Any) -> tuple[list[nn.Parameter], bool]:
         own = [nn.Parameter(random_tensor(*shape)) for shape in _SHAPES]
         for k, parameter in enumerate(own):
             parameter.grad = None if k == _WITHOUT else _gradient(dist.get_rank(), k)
-        answer(iter(own), replicas, COLUMN, _Job(dist, COLUMN))
-        return own
+        given = _ReadOnce(own)
+        answer(given, replicas, COLUMN, _Job(dist, COLUMN))
+        return own, given.again
 
     with in_case(where, _OF_AVERAGE):
         seen, world = in_threads(replica, replicas)
@@ -80,11 +103,11 @@ def _fault_of_replicas(answer: Any, replicas: int, where: str) -> str:
     if unwaited:
         return unwaited
     calls = sum(what == "all_reduce" for _, what in world.events) // replicas
-    for rank, own in enumerate(seen):
+    for rank, (own, again) in enumerate(seen):
         for k, parameter in enumerate(own):
             found = _fault_of_gradient(parameter, k, rank, replicas, calls)
             if found:
-                return found
+                return f"{found} {_EMPTY_BY_NOW}" if again else found
     if calls > 1:
         return f"right means, but {calls} all-reduces on each rank: {calls} latencies, not one."
     return ""
@@ -165,22 +188,23 @@ def _fault_of_stages(answer: Any, stages: Stages, max_norm: float, where: str) -
     whole = [parameter for row in stages for parameter in _with_gradients(row)]
     norm = float(nn.utils.clip_grad_norm_(whole, max_norm))
 
-    def stage(dist: Any) -> tuple[Any, list[nn.Parameter]]:
+    def stage(dist: Any) -> tuple[Any, list[nn.Parameter], bool]:
         own = _with_gradients(stages[dist.get_rank()])
-        return answer(iter(own), max_norm, ALONG, _Job(dist, ALONG)), own
+        given = _ReadOnce(own)
+        return answer(given, max_norm, ALONG, _Job(dist, ALONG)), own, given.again
 
     with in_case(where, _OF_CLIP):
         seen, world = in_threads(stage, len(stages))
     unwaited = never_waited_for(world)
     if unwaited:
         return unwaited
-    for rank, (said, _) in enumerate(seen):
+    for rank, (said, _, _) in enumerate(seen):
         if said is None:
             return f"rank {rank} returned None; the norm of all gradients was {norm:.4f}."
-    found = _fault_of_clipped([own for _, own in seen], whole, norm)
+    found = _fault_of_clipped([own for _, own, _ in seen], whole, norm)
     if found:
-        return found
-    for rank, (said, _) in enumerate(seen):
+        return f"{found} {_EMPTY_BY_NOW}" if any(again for _, _, again in seen) else found
+    for rank, (said, _, _) in enumerate(seen):
         if not isinstance(said, (int, float, Tensor)) or abs(float(said) - norm) > 1e-5 * max(1.0, norm):
             return f"rank {rank} returned {said!r}; the norm of all gradients was {norm:.4f}."
     return ""
@@ -190,7 +214,10 @@ def _fault_of_clipped(seen: list[list[nn.Parameter]], whole: list[nn.Parameter],
     expected = iter(whole)
     for rank, own in enumerate(seen):
         for k, parameter in enumerate(own):
-            wanted = next(expected).grad
+            before = next(expected)
+            if not torch.equal(parameter.detach(), before.detach()):
+                return f"parameter {k} of rank {rank} itself has changed; what is clipped are gradients."
+            wanted = before.grad
             got = parameter.grad
             name = f"gradient {k} of rank {rank}"
             if (got is None) != (wanted is None):

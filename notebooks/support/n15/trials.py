@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from lib.schedules import Schedule, eager_one_f_one_b, gpipe, one_f_one_b
 from lib.text import plural
+from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.n15.orders import ActionPair, drawn_order, pairs_of, shown
 from support.n15.tower import even_balance
@@ -33,6 +34,7 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+_SENDER_WAITS = "A rank that waits for its send receives nothing meanwhile."
 #: What an exception of a step means, by words of its text.
 _MEANINGS = {
     "attribute 'chunk'": "Only the first rank is given images, and only the last one targets.",
@@ -43,6 +45,8 @@ _MEANINGS = {
     "same dtype": "Receive into float64, the type of what is sent: torch.empty(shape, dtype=torch.float64).",
     "rank 0 waits in send to rank 1, rank 1 waits in send to rank 0": "Both send, and nobody receives.",
     "was written to before": "Until a send is done its message is read from the tensor: give each one of its own.",
+    "waits in send": _SENDER_WAITS,
+    "waits in isend": _SENDER_WAITS,
     "waits in recv": "A rank waits for what nobody sends.",
 }
 
@@ -59,9 +63,11 @@ def fault_of_step(answer: Any) -> str:
         def step(rank: int, *given: Any) -> Any:
             return answer(*given)
 
-        found = job.fault(step, where) or job.fault_of_pace() or job.fault_of_halves()
+        found = (
+            job.fault(step, where) or job.fault_of_number() or job.fault_of_pace() or job.fault_of_halves()
+        )
         if found:
-            return f"{where}: {found}"
+            return _in(where, found)
     return ""
 
 
@@ -91,8 +97,13 @@ def fault_of_follow(answer: Any) -> str:
 
         found = job.fault(step, where) or job.fault_of_order(table)
         if found:
-            return f"{where}: {found}"
+            return _in(where, found)
     return ""
+
+
+def _in(where: str, found: str) -> str:
+    """Say in which job a fault was found; it stays known by what it was known by."""
+    return Fault(f"{where}: {found}", f"{where}: {found.known_by if isinstance(found, Fault) else found}")
 
 
 class _Border(torch.autograd.Function):
@@ -161,6 +172,7 @@ class _TinyJob:
         self.loss = loss.item()
         self.posted: list[tuple[int, int]] = []
         self.done: list[list[ActionPair]] = []
+        self.losses: list[Any] = []
         self.gradients = [[p.grad for p in part.parameters()] for part in _cut(whole, self.balance)]
 
     def step(self, answer: Any, dist: Any) -> tuple[Any, list[Tensor | None], list[ActionPair]]:
@@ -188,6 +200,7 @@ class _TinyJob:
         self.posted = world.posted
         self.done = [done for _, _, done in seen]
         losses = [loss for loss, _, _ in seen]
+        self.losses = losses
         if losses[-1] is None:  # a missing return is told before what may be missing, too
             return self.fault_of_losses(losses)
         return (
@@ -211,7 +224,9 @@ class _TinyJob:
                     if stays:
                         return f"of what stood in .grad of rank {rank} before, {stays} is left."
                 if away:
-                    return f"a gradient of rank {rank} is {away} that of one process."
+                    said = f"a gradient of rank {rank} is {away} that of one process."
+                    # two mistakes may be as far away in two digits
+                    return Fault(said, f"{said} {float((got - left - wanted).norm()):.6g}")
         return ""
 
     def fault_of_losses(self, losses: list[Any]) -> str:
@@ -225,6 +240,13 @@ class _TinyJob:
             if other is not None:
                 return f"a rank that is not the last one returned {other!r}, not None."
         return ""
+
+    def fault_of_number(self) -> str:
+        """Say whether the loss is a tensor where a number is asked."""
+        loss = self.losses[-1]
+        return (
+            f"the last rank returned {loss!r}, a tensor, and no number." if isinstance(loss, Tensor) else ""
+        )
 
     def fault_of_messages(self, world: Any) -> str:
         for a in range(self.n - 1):

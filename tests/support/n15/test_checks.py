@@ -300,3 +300,57 @@ def test_sums_written_in_another_way_are_right_too():
 
     assert n15.check_parts(in_tokens)
     assert n15.check_parts(step_parts)
+
+
+# ---- what is said is true of the answer that gets it
+
+
+def test_who_reads_the_parameters_twice_is_told_so_and_not_of_tensors_that_are_only_named():
+    def averages(parameters, replicas, group, dist):
+        flat = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+        dist.all_reduce(flat, group=group)
+        for p in parameters:
+            p.grad.copy_(flat[: p.grad.numel()].view_as(p.grad) / replicas)
+
+    def clips(parameters, max_norm, group, dist):
+        squares = torch.zeros(1, dtype=torch.float64)
+        for p in parameters:
+            if p.grad is not None:
+                squares += p.grad.pow(2).sum()
+        dist.all_reduce(squares, group=group)
+        for p in parameters:
+            p.grad.mul_(max_norm / squares.sqrt())
+        return squares.sqrt().item()
+
+    for verdict in (n15.check_average(averages), n15.check_clip(clips)):
+        assert verdict.status == "wrong"
+        assert verdict.message.endswith("whoever reads it a second time finds nothing.")
+
+
+def test_two_mistakes_that_are_equally_far_away_in_two_digits_are_told_apart():
+    verdict = n15.check_pipeline_step(edited(pipeline_step, ("images.chunk(m)[i]", "images[i::m]")))
+    assert verdict.status == "wrong"
+    assert "same order" not in verdict.message
+
+
+def test_who_waits_for_a_send_before_the_next_one_is_not_told_that_nobody_sends():
+    changes = [
+        (f"begun.append({send})", f"[each.wait() for each in begun]; begun.append({send})")
+        for send in ("dist.isend(y.detach(), behind)", "dist.isend(x.grad, before)")
+    ]
+    verdict = n15.check_follow(edited(follow, *changes))
+    assert "A rank that waits for its send receives nothing meanwhile." in verdict.message
+
+
+def test_a_tensor_is_no_plain_number_and_who_clips_leaves_the_weights_alone():
+    verdict = n15.check_pipeline_step(edited(pipeline_step, ("y.item()", "y.detach()")))
+    assert "a tensor, and no number" in verdict.message
+
+    def weights_too(parameters, max_norm, group, dist):
+        own = list(parameters)
+        norm = clip(own, max_norm, group, dist)
+        for parameter in own:
+            parameter.data.mul_(0.5)
+        return norm
+
+    assert "itself has changed" in n15.check_clip(weights_too).message

@@ -68,7 +68,7 @@ def test_a_process_ends_at_once_with_all_its_streams_at_work(device):
 ENDS_MEANWHILE = """
     import threading, time, torch
     from lib.simulated import Kernel, start
-    start(1, kernel=Kernel(seconds=0.3))
+    start(1, kernel=Kernel(seconds=30))  # nobody is woken but by the end
     x = torch.ones(30, device="simgpu")
     x.mul(2)
     for _ in range(3):

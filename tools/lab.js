@@ -36,9 +36,16 @@
     };
 
     // The source is asked of the model: the page may not have drawn the editor of a cell yet.
+    // A folded cell shows no prompt that changes: its model says whether it has run.
+    const prompt = cell => {
+        if (cell.inputHidden) {
+            return `[${cell.model.executionCount ?? ' '}]:`;
+        }
+        return cell.node.querySelector('.jp-InputPrompt')?.textContent.trim() || '[ ]:';
+    };
     const prompts = () => cells()
         .filter(cell => cell.model.type === 'code' && cell.model.sharedModel.getSource().trim())
-        .map(cell => cell.node.querySelector('.jp-InputPrompt')?.textContent.trim() || '[ ]:');
+        .map(prompt);
 
     const errors = () => {
         const found = [];

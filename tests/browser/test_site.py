@@ -27,7 +27,7 @@ def test_everything_on_the_small_site_works_without_a_network(site: Site, browse
     report = check.check_site(site.folder, browser)
     assert report.faults == []
     tried = {name: report.counts[name] for name in ("pages", "explorers", "controls", "predictions", "solutions")}
-    assert tried == {"pages": 4, "explorers": 1, "controls": 2, "predictions": 1, "solutions": 2}
+    assert tried == {"pages": 5, "explorers": 1, "controls": 2, "predictions": 1, "solutions": 2}
     assert report.counts["exercises in pages"] == 1
     assert report.counts["verdicts in pages"] == 24
     assert report.counts["odd codes"] == 6
@@ -116,7 +116,7 @@ def test_on_paper_hints_are_open_solutions_and_controls_away(site: Site, browser
 def test_the_pdf_holds_all_pages_and_leads_inside_itself(site: Site, browser: Browser):
     whole = pdf.whole_site(site)
     assert "<script" not in whole
-    assert whole.count('<article id="') == 3
+    assert whole.count('<article id="') == 4
     reader = check.Reader()
     reader.feed(whole)
     assert max(reader.ids.values()) == 1

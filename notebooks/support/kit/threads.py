@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread, current_thread
 from typing import Any
@@ -51,6 +53,8 @@ class ThreadRun:
             self.result = self.work()
         except BaseException as error:
             self.error = error
+        finally:
+            _let_go_of_logging()
 
 
 class Aside(AbstractContextManager["Aside"]):
@@ -69,6 +73,7 @@ class Aside(AbstractContextManager["Aside"]):
         def start(thread: Thread) -> None:
             if current_thread() in own:
                 thread.daemon = True
+                thread.run = partial(_run_and_let_go, thread.run)  # type: ignore[method-assign]
                 self.started.append(thread)
             begin(thread)
 
@@ -119,6 +124,25 @@ class Aside(AbstractContextManager["Aside"]):
                 patch.stop()
             if self._collects:
                 gc.enable()
+
+
+def _run_and_let_go(run: Callable[[], None]) -> None:
+    try:
+        run()
+    finally:
+        _let_go_of_logging()
+
+
+def _let_go_of_logging() -> None:
+    """Release logging's lock where this thread, which ends, still holds it.
+
+    Python takes that lock in Python code, between whose lines the exception of `dismiss` may arrive; it takes it
+    around each fork, too, where an exception is printed and forgotten. Left behind, the lock stops whoever logs next
+    in another thread: torch.compile, say, long after the check.
+    """
+    lock: Any = logging._lock  # type: ignore[attr-defined]
+    while lock._is_owned():
+        lock.release()
 
 
 class _WokenError(BaseException):

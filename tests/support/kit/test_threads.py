@@ -1,10 +1,13 @@
 """The threads of a reader: what is left of one that nobody can end."""
 
 import gc
+import logging
 import subprocess
 import sys
 import threading
 from pathlib import Path
+
+import pytest
 
 from support.kit.threads import Aside
 
@@ -72,3 +75,26 @@ def test_what_others_have_left_is_not_collected_in_a_readers_thread():
     assert gc.isenabled()
     gc.collect()
     assert ended_in == [threading.current_thread()]
+
+
+def takes_the_lock_of_logging_and_never_ends():
+    logging._acquireLock()
+    while True:
+        pass
+
+
+def starts_one_that_does():
+    threading.Thread(target=takes_the_lock_of_logging_and_never_ends).start()
+
+
+@pytest.mark.parametrize("work", [takes_the_lock_of_logging_and_never_ends, starts_one_that_does])
+def test_a_thread_that_is_ended_while_it_holds_the_lock_of_logging_leaves_it_to_the_others(work):
+    """A worker of GPipe that compiled its layer once waited for it for ever."""
+    with Aside(work) as aside:
+        aside.over(0.1)
+    for thread in [aside.runs[0].thread, *aside.started]:
+        thread.join(10)
+    free = logging._lock.acquire(timeout=5)
+    if free:
+        logging._lock.release()
+    assert free

@@ -226,6 +226,7 @@ dist.init_process_group("gloo")
 rows = torch.randn(33, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 job_1(dist, rows, rows.sum(1, keepdim=True), 4, 3)
 print("through", dist.get_rank())
+dist.destroy_process_group()
 """
 
 

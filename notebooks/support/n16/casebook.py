@@ -39,12 +39,15 @@ def case(
 ) -> Exercise:
     """Make the exercise of a case: its answers are a job and a forecast.
 
+    The job is run only if the forecast is right. Else any number in its place would tell whether the job is sick, and
+    of what, which is what a case asks.
+
     mistakes: wrong repairs by their sentences. forecasts: wrong forecasts by theirs.
     """
     name = f"forecast_{number}"
 
     def fault(answer: tuple[Any, Any]) -> str:
-        return fault_of(answer[0]) or fault_of_forecast(name, answer[1], forecast)
+        return fault_of_forecast(name, answer[1], forecast) or fault_of(answer[0])
 
     wrong = {sentence: (mistake, forecast) for sentence, mistake in mistakes.items()}
     wrong |= {sentence: (job, value) for sentence, value in forecasts.items()}
@@ -53,18 +56,27 @@ def case(
 
 
 def fault_of_forecast(name: str, given: Forecast, due: Forecast) -> str:
-    """Say what is wrong with a forecast; a number is right to 0.2 %. What is due is never said."""
+    """Say what is wrong with a forecast. What is due is never said.
+
+    Where a whole number is due, it is to be hit; any other number is right to 0.2 %.
+    """
     parts = due if isinstance(due, tuple) else (due,)
     answers = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     numbers = all(isinstance(each, Real) and not isinstance(each, bool) for each in answers)
     if len(answers) != len(parts) or not numbers:
         wanted = "a number" if len(parts) == 1 else f"{len(parts)} numbers in parentheses"
-        return f"the job is right; {name} should be {wanted}, not {given!r}."
-    if all(near(one, other, TOLERANCE) for one, other in zip(answers, parts, strict=True)):
+        return f"{name} should be {wanted}, not {given!r}."
+    if all(_is_right(one, other) for one, other in zip(answers, parts, strict=True)):
         return ""
     return Fault(
-        f"the job is right, but {name} = {given} is not what comes out there.", ("forecast", *answers)
+        f"{name} = {given} is not what comes out there. The job is run as soon as that is right.",
+        ("forecast", *answers),
     )
+
+
+def _is_right(given: float, due: float) -> bool:
+    """Compare two numbers: a count exactly."""
+    return given == due if isinstance(due, int) else near(given, due, TOLERANCE)
 
 
 def unfinished(where: str, stands: list[Stand]) -> str:

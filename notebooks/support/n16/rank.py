@@ -121,7 +121,13 @@ def be_a_rank(rank: int, world_size: int, store: str, line: Connection, order: b
     meeting.set(f"{rank} is here", "")
     # Before that nobody may be done, and leave.
     meeting.wait([f"{each} is here" for each in range(world_size)])
-    space: dict[str, Any] = TOOLS | {"print": lambda *words: said.append(" ".join(map(str, words)))}
+
+    def note(*words: object, sep: str | None = None, **_: object) -> None:
+        said.append(
+            (" " if sep is None else sep).join(map(str, words))
+        )  # whoever debugs a hang says flush=True, too
+
+    space: dict[str, Any] = TOOLS | {"print": note}
     try:
         exec(compile(todo.text, FILE, "exec"), space)
         stand = Stand("done", space[todo.name](dist, **todo.given), said=tuple(said))
@@ -141,6 +147,8 @@ def first_line(error: BaseException) -> str:
     Which of its words that is, and from which port, is a matter of chance.
     """
     line = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    if isinstance(error, NameError):
+        line += "; a rank gets the job's own text and none of your other cells: define and import it inside"
     return GONE if any(word in line for word in LEFT) else line
 
 

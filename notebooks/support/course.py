@@ -83,9 +83,9 @@ COURSE = (
     Chapter("08_pipeline_clock", "Pipeline clock", PIPELINE, (7,), "pipeline\nclock", 50),
     Chapter("09_streams_tasks_workers", "Streams, tasks, workers", PIPELINE, (0, 8), "tasks,\nworkers", 30),
     Chapter(
-        "10_checkpoint_recompute", "Checkpoint and recompute", PIPELINE, (0, 7, 8), "check-\npointing", 50
+        "10_checkpoint_recompute", "Checkpoint and recompute", PIPELINE, (0, 7, 8), "check-\npointing", 75
     ),
-    Chapter("11_backward_order", "Backward order", PIPELINE, (8, 9, 10), "backward\norder", 75),
+    Chapter("11_backward_order", "Backward order", PIPELINE, (8, 9, 10), "backward\norder", 80),
     Chapter("12_gpipe", "GPipe", PIPELINE, (7, 8, 9, 10, 11), "GPipe", 75),
     Chapter("13_cuda_streams", "CUDA streams", TOGETHER, (1, 7, 9), "CUDA\nstreams", 45),
     Chapter("14_schedules", "Schedules", TOGETHER, (8,), "schedules", 70),

@@ -66,7 +66,7 @@ class Guess:
     what   names the quantity: a text, or a function of the same arguments as `truth`
     truth  computes it
     read   makes guesses equal that mean the same: "b " and "B"
-    said   what to say of a famous wrong guess, by its text: {"3": "why"}
+    said   what to say of a famous wrong guess, by its text, also of a tuple: {"3": "why", "(1, 8)": "why"}
     unit and tolerance: as in `guess`
     tried  with what tests ask it; every guess of a room has it
     """
@@ -84,7 +84,7 @@ class Guess:
         what = self.what if isinstance(self.what, str) else self.what(*known, **named)
         mine = self.read(my_guess)
         truth = self.truth(*known, **named)
-        why = self.said.get(mine, "") if isinstance(mine, str) else ""
+        why = self.said.get(str(mine), "") if isinstance(mine, (str, tuple)) else ""
         return guess(mine, truth, what=what, unit=self.unit, tolerance=self.tolerance, why=why)
 
 

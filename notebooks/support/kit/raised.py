@@ -2,6 +2,7 @@
 
 in_case   a context manager: whatever is raised inside is told with the case
 told_of   the sentence about an exception
+calling   the line of the reader's code from which ours is called just now
 Finding   raised by a trial of ours, deep inside the reader's call: its text is what the check says
 """
 
@@ -67,12 +68,22 @@ def named(error: BaseException) -> str:
 
 def place(error: BaseException) -> str:
     """Return the last line of the reader's code that an exception or its cause went through, "" if there is none."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    found = _last_of_the_readers(traceback.extract_tb(error.__traceback__))
+    return found or (place(error.__cause__) if error.__cause__ is not None else "")
+
+
+def calling() -> str:
+    """Return the line of the reader's code from which the running function is called, "" if there is none."""
+    return _last_of_the_readers(traceback.extract_stack())
+
+
+def _last_of_the_readers(frames: traceback.StackSummary) -> str:
+    for frame in reversed(frames):
         if _is_the_readers(frame.filename):
             line = linecache.getline(frame.filename, frame.lineno or 0).strip()
             quoted = f": `{line}`" if line else ""
             return f"in {frame.name}, line {frame.lineno}{quoted}"
-    return place(error.__cause__) if error.__cause__ is not None else ""
+    return ""
 
 
 def told_of(error: BaseException) -> str:

@@ -74,9 +74,17 @@ ONE_NUMBER = """mean = sum(weight.grad for weight in weights) / len(weights)
 OVERWRITTEN = """weight.grad = sum(other.grad for other in weights) / len(weights)
                 weight -= learning_rate * weight.grad"""
 STEP_CASES = cases(
-    "ranks rows steps learning_rate",
-    [(3, 4, 1, 0.4), (2, 4, 3, 0.1), (1, 5, 2, 0.2), (3, 2, 2, 0.3), (8, 1, 2, 0.05)],
+    "ranks rows learning_rates",  # of each step one: a rank that keeps an old one must not get through
+    [
+        (3, 4, [0.4]),
+        (2, 4, [0.1, 0.3]),
+        (1, 5, [0.2, 0.1, 0.3]),
+        (3, 2, [0.3, 0.05]),
+        (8, 1, [0.05, 0.1]),
+    ],
 )
+STALE = "You stepped by the learning rate of an earlier call: it is an argument, and every call may bring another."
+KEPT_RATE = "weight.__dict__.setdefault('rate', learning_rate)"
 STEP_PRAISE = "the same weights on every rank as torch on the whole batch, in all {count} cases"
 
 check_step = Exercise(
@@ -137,6 +145,7 @@ check_step = Exercise(
             ("learning_rate *", "0.5 *")
         ),
         "You left out the learning rate: it multiplies the mean.": _stepped(("learning_rate * ", "")),
+        STALE: _stepped(("learning_rate *", f"{KEPT_RATE} *")),
         "The gradients were not cleared: backward adds to what is there from the step before.": _stepped(
             ("weight.grad = None", "pass")
         ),
@@ -354,6 +363,7 @@ check_rank_step = Exercise(
             (FOUND, "        pass")
         ),
         "You left out the learning rate.": _ranked(("learning_rate * ", "")),
+        STALE: _ranked(("learning_rate *", f"{KEPT_RATE} *")),
         "You went up the gradient: a step subtracts it.": _ranked(("-=", "+=")),
         "Nothing moved: change the weight in place.": _ranked(("weight.data -= ", "weight = weight - ")),
         "You summed the losses of a rank's rows: the loss of a rank is their mean.": _ranked(

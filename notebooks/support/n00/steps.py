@@ -211,11 +211,11 @@ def _new_replicas(ranks: int, generator: torch.Generator) -> list[WatchedReplica
 def weights_after(step: SharedStep) -> Callable[..., list[Any]]:
     """Turn a step into the function of a case: after each of some steps each rank's weights and the rule broken."""
 
-    def run(ranks: int, rows: int, steps: int, learning_rate: float) -> list[Any]:
+    def run(ranks: int, rows: int, learning_rates: Sequence[float]) -> list[Any]:
         generator = torch.Generator().manual_seed(ranks)
         replicas = _new_replicas(ranks, generator)
         after: list[Any] = []
-        for _ in range(steps):
+        for learning_rate in learning_rates:
             batches = [
                 (
                     torch.randn(rows, 3, generator=generator, dtype=torch.float64),

@@ -21,7 +21,8 @@ from support.n10.guesses import guess_one_block as guess_one_block
 from support.n10.guesses import guess_one_segment as guess_one_segment
 from support.n10.hook_trials import fault_of_hooks
 from support.n10.solved import hook_checkpoint, peak_bytes
-from support.n10.trials import fault_of_checkpoint, fault_of_wrapper, quiet
+from support.n10.trials import fault_of_checkpoint, quiet
+from support.n10.wrapper_trials import fault_of_wrapper
 
 # ---- exercise 1: a checkpoint as one autograd function
 
@@ -158,6 +159,11 @@ check_peak_bytes = Exercise(
 # ---- exercise 3: a checkpoint made of hooks
 
 
+def by_apply(function: Any, *inputs: Any) -> Any:
+    """Return the function's output by exercise 1's autograd function, as `MyCheckpoint.apply` does."""
+    return MyCheckpoint.apply(function, *inputs)
+
+
 def hides_its_graph(function: Any, *inputs: Any) -> Any:
     """Return the function's output by an autograd function, as exercise 4 will."""
     return built.my_checkpoint(function, *inputs)
@@ -174,7 +180,10 @@ check_hook_checkpoint = Exercise(
     mistakes={
         "An autograd function hides what is inside: leave the function's own graph, and replace only what it saves.": (
             hides_its_graph
-        )
+        ),
+        "An autograd function is a node only if an input of it requires a gradient, and weights are no inputs.": (
+            by_apply
+        ),
     }
     | famous(
         hook_checkpoint,

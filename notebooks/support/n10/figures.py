@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from lib.show import style
 from lib.show.charts import bars, beside
@@ -249,26 +249,33 @@ def draw_ways(
 ) -> Figure:
     """Draw for each way the peak, predicted and measured, and the shares of FLOPs and of time that it adds.
 
-    flops: nan where nobody counted them.
+    flops: nan where nobody counted them. times: of a way without a peak, a control, it is drawn as a line.
     """
     figure, (left, middle, right) = style.new_figure(9.6, 1.2 + 0.42 * len(peaks), cols=3)
     predicted, measured = zip(*peaks.values(), strict=True)
     bars(left, predicted, measured, style.BLUE, across=True, write="{:.0f}".format)
     left.set_yticks(range(len(peaks)), list(peaks), color=style.INK)
     left.set(xlabel=f"peak ({what})", xlim=(0, 1.3 * max(*predicted, *measured)))
+    every = [share for share in (*flops.values(), *times.values()) if not math.isnan(share)]
     for axes, shares, name in ((middle, flops, "FLOPs added"), (right, times, "time added, measured")):
         values = [0.0 if math.isnan(shares[way]) else shares[way] for way in peaks]
         axes.barh(range(len(values)), values, height=0.5, color=style.PINK)
         for place, (way, value) in enumerate(zip(peaks, values, strict=True)):
             beside(axes, (max(0.0, value), place), _share(shares[way]), (5, 0), ha="left", color=style.INK)
-        low = min(0.0, *values)
-        axes.set(yticks=[], xlabel=name, xlim=(1.15 * low, 1.5 * max(0.2, *values)))
+        # one scale for both, so that a bar of time is as long as one of FLOPs
+        axes.set(yticks=[], xlabel=name, xlim=(1.15 * min(0.0, *every), 1.5 * max(0.2, *every)))
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.axvline(0, color=style.INK, lw=0.8)
         axes.invert_yaxis()
+    controls = {way: share for way, share in times.items() if way not in peaks}
+    for way, share in controls.items():
+        right.axvline(share, color=style.INK, lw=1.2, ls=(0, (3, 3)), zorder=0)
+        right.set_title(f"dashed: {way}, {share:+.0%}", fontsize=9.5)
     rows = [
         f"{way}: peak {measured:.0f} (predicted {predicted:.0f}), FLOPs {_share(flops[way])}, time {times[way]:+.0%}"
         for way, (predicted, measured) in peaks.items()
     ]
+    rows += [f"{way}, a control: time {share:+.0%}" for way, share in controls.items()]
     off = max(abs(measured / predicted - 1) for predicted, measured in peaks.values())
     within = max(1, math.ceil(100 * off))
     counted = [way for way in peaks if not math.isnan(flops[way])]
@@ -317,7 +324,11 @@ def draw_faults(table: Mapping[str, Mapping[str, Outcome]]) -> Figure:
         spine.set_visible(False)
     faults = {name: sum(LOOK[row[name]][0] == style.RED for row in table.values()) for name in columns}
     said = ", ".join(f"{name} {n}" for name, n in faults.items())
-    finding = f"Silent faults, of {len(table)} cases: {said}"
+    counted = f"Silent faults, of {len(table)} cases: {said}"
+    always = [case for case, row in table.items() if all(LOOK[row[name]][0] == style.RED for name in columns)]
+    fewest = min(faults, key=faults.__getitem__)
+    finding = f"Silent in every column: {', '.join(always) or 'none'}"
+    finding += f"; fewest: {fewest}, {faults[fewest]} of {len(table)}"
     style.headline(figure, finding)
     rows = (f"{case}: {', '.join(f'{n} {what}' for n, what in row.items())}" for case, row in table.items())
-    return style.describe(figure, f"{finding}. {'; '.join(rows)}.")
+    return style.describe(figure, f"{counted}. {finding}. {'; '.join(rows)}.")

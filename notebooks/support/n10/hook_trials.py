@@ -74,6 +74,9 @@ def _gradients(
     torch.rand(5)  # between the seed and the call others draw
     with in_case("in forward"):
         y = answer(segment, *inputs)
+    if isinstance(y, Tensor) and not y.requires_grad:
+        data = "" if require else "the inputs are data that require no gradient: "
+        raise Finding(f"{data}the weights require one, the output does not, so backward can't begin.")
     torch.rand(3)  # the generator moves on, as it does in training
     state = torch.get_rng_state()
     with in_case("in backward"):

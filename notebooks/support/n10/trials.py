@@ -1,14 +1,12 @@
-"""What the autograd function and the wrapper of notebook 10 are tried on: exercises 1 and 4."""
+"""What the autograd function of notebook 10 is tried on: exercise 1; exercise 4 has wrapper_trials."""
 
 # mypy: allow-untyped-calls
 
 from __future__ import annotations
 
-import math
 import random
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from lib.saved import LiveTensors, SavedTensors
-from support import built
-from support.kit.raised import Finding, in_case
+from support.kit.judged import Fault
+from support.kit.raised import Finding, calling, in_case, place
 from support.kit.values import kind_of
 
 OFF = 1e-4  # a share of a gradient; a matrix product in 16 bits is off by more
@@ -41,16 +39,22 @@ class _Segment(nn.Module):
         self.drop = nn.Dropout(0.5)
         self.masks = list[Tensor]()
         self.types = list[torch.dtype]()
+        self.called = list[str]()  # from which lines of the reader's
 
     def forward(self, x: Tensor, keep: Tensor, shift: Tensor) -> Tensor:
+        self.called.append(calling())
         hidden = self.first(x)
         if self.masks and not torch.is_grad_enabled():
-            raise Finding("the second forward ran with gradients off.")
+            raise Finding(f"the second forward ran with gradients off{self.where()}.")
         self.types.append(hidden.dtype)
         hidden = self.drop(hidden.float().tanh() + 2) * keep  # never 0 before dropout
         self.masks.append(hidden.detach() != 0)
         y: Tensor = (self.second(hidden) + shift).float().tanh()
         return y
+
+    def where(self) -> str:
+        """Say behind a sentence from which line of the reader's the segment ran last."""
+        return f" ({self.called[-1]})" if self.called[-1] else ""
 
 
 def _cast(dtype: torch.dtype | None) -> torch.autocast:
@@ -119,13 +123,17 @@ def fault_of_checkpoint(answer: Any) -> str:
     undisturbed = mine.backward()
     runs = [len(part.masks) for part in mine.parts]
     if runs[0] != runs[1] and sum(runs) == 4:
-        return f"two segments: their functions ran {runs[0]} and {runs[1]} times, and each must run twice."
+        often = max(mine.parts, key=lambda part: len(part.masks))
+        told = f"two segments: their functions ran {runs[0]} and {runs[1]} times, and each must run twice"
+        return Fault(f"{told}{often.where()}.", told)
     first, *others = mine.parts[0].masks
     if len(others) != 1:
-        return f"function ran {1 + len(others)} time{'s' * bool(others)}; a checkpoint runs it twice."
+        told = f"function ran {1 + len(others)} time{'s' * bool(others)}; a checkpoint runs it twice"
+        return Fault(f"{told}{mine.parts[0].where()}.", told)
     if not torch.equal(first, others[0]):
         share = float((first != others[0]).float().mean())
-        return f"the second forward drew another dropout mask: {share:.0%} of the units differ."
+        told = f"the second forward drew another dropout mask: {share:.0%} of the units differ"
+        return Fault(f"{told}{mine.parts[0].where()}.", told)
     for (name, got), want in zip(mine.gradients().items(), plain.gradients().values(), strict=True):
         assert want is not None
         if got is None or not got.any():
@@ -157,8 +165,9 @@ def _fault_of_memory(answer: Any) -> str:
         return "the output stays in memory when nobody uses it any more: an attribute of ctx keeps it."
     try:
         answer.apply(lambda x, data: data.flatten(1), x, torch.ones(2, 2, 2)).sum().backward()
-    except RuntimeError:
-        return "backward raises an error where the output of the second forward requires no gradient."
+    except RuntimeError as error:
+        told = "backward raises an error where the output of the second forward requires no gradient"
+        return Fault(f"{told} ({place(error)}).", told)
     return ""
 
 
@@ -175,7 +184,8 @@ def _fault_of_autocast(answer: Any) -> str:
         for part in mine.parts:
             one, two = (str(dtype).removeprefix("torch.") for dtype in part.types[:2])
             if one != two:
-                return f"{mixed}the first forward computed in {one}, the second in {two} ({where})."
+                told = f"{mixed}the first forward computed in {one}, the second in {two}"
+                return Fault(f"{told}{part.where()}; {where}.", f"{told} {where}")
         for (name, got), want in zip(mine.gradients().items(), plain.gradients().values(), strict=True):
             if _is_off(got, want):
                 return f"{mixed}types are right, but {name} has another gradient than without a checkpoint ({where})."
@@ -203,10 +213,11 @@ def _fault_of_inputs(answer: Any) -> str:
             got, required = _gradients_of_inputs(answer.apply, kinds, seed)
         if any(map(_is_off, got, wanted)):
             return f"inputs: {', '.join(kinds)}; the layer before has another gradient than without a checkpoint."
-        for place, (kind, requires) in enumerate(zip(kinds, required, strict=True), 1):
+        for position, (kind, requires) in enumerate(zip(kinds, required, strict=True), 1):
             if requires != (kind == "a layer's output"):
                 what = "requires a gradient" if requires else "requires no gradient"
-                return f"inputs: {', '.join(kinds)}; in the second forward input {place} {what}, unlike the caller's."
+                which = f"in the second forward input {position} {what}"
+                return f"inputs: {', '.join(kinds)}; {which}, unlike the caller's."
     return ""
 
 
@@ -237,10 +248,10 @@ def _fault_of_unused(answer: Any) -> str:
         used = sorted(chance.sample(range(count), chance.randint(1, count - 1)))
         leaves = [torch.ones(3, requires_grad=True) for _ in range(count)]
         answer.apply(lambda *given, used=used: sum(given[k].sin() for k in used), *leaves).sum().backward()
-        for place, leaf in enumerate(leaves):
-            if place not in used and leaf.grad is not None:
+        for position, leaf in enumerate(leaves):
+            if position not in used and leaf.grad is not None:
                 return (
-                    f"{count} inputs, and the function does not use input {place + 1}: its .grad must stay None, "
+                    f"{count} inputs, and the function does not use input {position + 1}: its .grad must stay None, "
                     "and it was filled."
                 )
     return ""
@@ -269,179 +280,3 @@ def _gradients_of_inputs(
 
     call(function, *inputs).sum().backward()
     return [layer.weight.grad, layer.bias.grad], required
-
-
-def _fault_of_data(answer: Any) -> str:
-    layer = nn.Linear(4, 4)
-    data = torch.ones(2, 4)
-    required = list[bool]()
-    layer.register_forward_pre_hook(lambda _, inputs: required.append(inputs[0].requires_grad))
-    output = answer(layer, data)
-    if not isinstance(output, Tensor):
-        return f"my_checkpoint must return the function's output, not {kind_of(output)}."
-    if output.requires_grad:
-        output.sum().backward()
-    if layer.weight.grad is None:
-        return "no input requires a gradient, and the layer's weights get none."
-    if len(required) == 1:
-        return "the function ran once, in forward, with its graph: nothing is checkpointed at all."
-    if data.requires_grad:
-        return "the caller's data now requires a gradient."
-    before = nn.Linear(4, 4)
-    x = torch.ones(2, 4, requires_grad=True)
-    (answer(layer, before(x)) + answer(layer, x)).sum().backward()
-    if before.weight.grad is None or x.grad is None:
-        return "the layer before the checkpoint has no gradient: you have cut the inputs off."
-    if any(required[:2]):
-        return "when the function runs again its data require a gradient, which is computed for nothing."
-    if not answer(nn.Embedding(3, 4), torch.tensor([1, 2])).requires_grad:
-        return "token numbers can't require a gradient, and the embedding's weights get none."
-    return _fault_of_device(answer)
-
-
-def _fault_of_device(answer: Any) -> str:
-    """Look at what is handed to the notebook's Checkpoint, which asks its first input for the device."""
-    space = getattr(answer, "__globals__", {})
-    first = list[str]()
-
-    class Looks:
-        @staticmethod
-        def apply(_: Any, *inputs: Tensor) -> Tensor:
-            first.append(inputs[0].device.type)
-            return inputs[-1]
-
-    if "Checkpoint" not in space:
-        return ""
-    theirs = space["Checkpoint"]
-    space["Checkpoint"] = Looks
-    try:
-        with suppress(Exception):  # of an answer that needs values, and "meta" has none
-            answer(torch.tanh, torch.ones(2, device="meta"))
-    finally:
-        space["Checkpoint"] = theirs
-    if first[:1] == ["cpu"]:
-        return (
-            "the data are on a device, and the first input that Checkpoint gets is on the CPU: "
-            "it would keep the CPU's random state alone."
-        )
-    return ""
-
-
-def _fault_of_writes(answer: Any) -> str:
-    layer = nn.Linear(4, 4)
-    before = nn.Linear(4, 4)
-
-    # Written before, and on a tensor of its own, and a number that equals nothing: all must pass.
-    answer(lambda x: layer(x).tanh_(), torch.zeros(2, 4).add_(1)).sum().backward()
-    with in_case("an input that holds nan, and nobody writes"):
-        answer(layer, torch.full((2, 4), math.nan)).sum().backward()
-    makes: dict[str, Callable[[], Tensor]] = {
-        "data": lambda: torch.ones(2, 4),
-        "a layer's output": lambda: before(torch.ones(2, 4)),
-        "zeros, which hold the same as before,": lambda: torch.zeros(2, 4),
-        "token numbers": lambda: torch.arange(4),
-    }
-
-    def passes(written: int | None, kinds: tuple[str, ...], versions: tuple[int, ...]) -> bool:
-        """Say whether the call raises no RuntimeError if the function writes into one of these inputs."""
-        given = [makes[kind]() for kind in kinds]
-        for x, times in zip(given, versions, strict=True):
-            for _ in range(times):
-                x.add_(0)
-
-        def function(*inputs: Tensor) -> Tensor:
-            if written is not None:
-                inputs[written].mul_(2)
-            return layer(sum(x.float() for x in inputs))  # type: ignore[no-any-return]
-
-        try:
-            answer(function, *given)
-        except RuntimeError:
-            return False
-        return True
-
-    fixed: list[tuple[int, tuple[str, ...]]] = [
-        (0, ("data",)),
-        (1, ("a layer's output", "data")),
-        (0, ("zeros, which hold the same as before,",)),
-        (0, ("data", "data")),
-        (0, ("token numbers",)),
-        (0, ("a layer's output",)),
-    ]
-    ways = [(written, kinds, (0,) * len(kinds)) for written, kinds in fixed]
-    chance = random.Random(4)
-    for _ in range(40):
-        kinds = tuple(chance.choices(list(makes), k=chance.randint(1, 4)))
-        ways.append((chance.randrange(len(kinds)), kinds, tuple(chance.choices((0, 1, 2), k=len(kinds)))))
-    for written, kinds, versions in ways:
-        which = f"input {written + 1} of {len(kinds)} ({kinds[written].rstrip(',')})"
-        told = f" Versions before: {', '.join(map(str, versions))}." if any(versions) else ""
-        if passes(written, kinds, versions):
-            return f"the function changed {which} in place, and the call of my_checkpoint raised no RuntimeError.{told}"
-        if not passes(None, kinds, versions):
-            return f"inputs: {', '.join(kinds)}; nobody writes into them, and my_checkpoint raised RuntimeError.{told}"
-    return ""
-
-
-def _fault_of_flag(answer: Any) -> str:
-    asks = getattr(answer, "__globals__", {}).get("is_recomputing", built.is_recomputing)
-    said: list[bool] = []
-
-    def inner(x: Tensor) -> Tensor:
-        said.append(asks())
-        return x.tanh()
-
-    answer(inner, torch.ones(2, requires_grad=True)).sum().backward()
-    if said != [False, True]:
-        return _not_as_expected("first forward, second forward", said, [False, True])
-    if asks():
-        return "after backward is_recomputing() still says True; expected False."
-    with suppress(ZeroDivisionError):  # in the second forward
-        answer(lambda x: x * (1 / (1 - asks())), torch.ones(2, requires_grad=True)).sum().backward()
-    if asks():
-        return (
-            "the second forward raised an error, and ever since is_recomputing() says True; expected False."
-        )
-    said.clear()
-    x = torch.ones(2, requires_grad=True)
-    answer(lambda x: inner(answer(inner, 2 * x)), x).sum().backward()
-    nested = [False, False, True, True, True]
-    if said != nested:
-        return _not_as_expected("a checkpoint within another, and a layer behind it", said, nested)
-    if asks():
-        return "after backward through a checkpoint within another is_recomputing() still says True; expected False."
-    said.clear()
-    y = answer(inner, x).sum()
-    y.backward(retain_graph=True)
-    y.backward()
-    if said != [False, True, True]:
-        return _not_as_expected("forward, and two backwards through a kept graph", said, [False, True, True])
-    return ""
-
-
-def _fault_in_a_thread(answer: Any) -> str:
-    """Try the flag where nobody has set it yet, as in the worker of a pipeline."""
-    with in_case("in a new thread"), ThreadPoolExecutor(1) as pool:
-        found = pool.submit(_fault_of_flag, answer).result()
-    return f"in a new thread: {found}" if found else ""
-
-
-def _not_as_expected(where: str, said: list[bool], expected: list[bool]) -> str:
-    told, wanted = (", ".join(map(str, flags)) for flags in (said, expected))
-    return f"{where}: is_recomputing() says {told}; expected {wanted}."
-
-
-def fault_of_wrapper(answer: Any) -> str:
-    """Say which of the three faults is still there, and how it shows."""
-    here = getattr(answer, "__globals__", {}).get("here", built.here)
-    kinds = (1, _fault_of_data), (2, _fault_of_writes), (3, _fault_of_flag), (3, _fault_in_a_thread)
-    for number, kind in kinds:
-        here.recomputing = False
-        try:
-            with in_case(f"Repair {number}"):
-                found = kind(answer)
-        finally:
-            here.recomputing = False
-        if found:
-            return found if found.startswith("my_checkpoint must") else f"Repair {number}: {found}"
-    return ""

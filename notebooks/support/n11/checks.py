@@ -1,4 +1,4 @@
-"""Predictions and exercises of notebook 11, the order of backward."""
+"""Exercises of notebook 11, the order of backward; its predictions stand in guesses.py."""
 
 # mypy: allow-untyped-calls
 
@@ -22,16 +22,20 @@ from support.built import (
     moved,
     my_tie,
 )
-from support.kit.exact import exact_number
 from support.kit.exercise import Exercise
-from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
-from support.n11 import runs
 from support.n11.copying import fault_of_copy_wait
 from support.n11.edges import fault_of_fork_join
+from support.n11.guesses import MISSING
+from support.n11.guesses import guess_ages as guess_ages
+from support.n11.guesses import guess_changes as guess_changes
+from support.n11.guesses import guess_first as guess_first
+from support.n11.guesses import guess_missing as guess_missing
+from support.n11.guesses import guess_sequence as guess_sequence
+from support.n11.guesses import guess_ticks as guess_ticks
 from support.n11.on_device import judged_on_devices_too
-from support.n11.runs import OLDER, engine_order, fenced
+from support.n11.runs import engine_order, fenced
 from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_two_nodes
 
 
@@ -47,52 +51,7 @@ def _calling(function: Any, **names: Any) -> Any:
     return called
 
 
-# ---- predictions
-
-
-def _pair(said: Any) -> Any:
-    return tuple(said) if isinstance(said, list) else said
-
-
-guess_first = Guess(
-    "the chain that goes backward first",
-    lambda: "A",
-    read=letter,
-    tried=Tried(right="a", wrong="b"),
-)
-guess_ticks = exact_number(
-    "the end of the partition's backward in ticks",
-    lambda copy, again, back: max(copy, again) + back,
-    said={
-        12: "4 + 3 + 5 lets the recomputation wait for the copy",
-        7: "4 + 3 is when the recomputation ends if it waits for the copy; it need not",
-        8: "3 + 5 forgets that the backward needs the gradient, too, and the copy takes longer",
-    },
-    tried=Tried(right=9, wrong=12, known=(4, 3, 5)),
-)
-guess_ages = Guess(
-    "the most insides of partition 1 with a new worker and with an older one",
-    lambda m: (
-        runs.peaks(runs.order_of(m, 2, False))[1],
-        runs.peaks(runs.order_of(m, 2, False, older=OLDER))[1],
-    ),
-    read=_pair,
-    tried=Tried(right=(8, 1), wrong=(1, 1), known=(8,)),
-)
-guess_sequence = Guess(
-    "whether both orders with ties are the same",
-    lambda: "NO",
-    read=letter,
-    tried=Tried(right="no", wrong="yes"),
-)
-guess_changes = Guess("the number of gradient entries that change", lambda: 0, tried=Tried(right=0, wrong=4))
-MISSING = (2, 1)
-guess_missing = Guess(
-    "the pair (i, j) whose tie was forgotten",
-    lambda: MISSING,
-    read=_pair,
-    tried=Tried(right=(2, 1), wrong=(1, 1)),
-)
+# ---- the order that a prediction asks of
 
 
 def forgetful_order() -> list[str]:

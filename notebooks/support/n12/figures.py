@@ -27,6 +27,7 @@ from lib.show.style import (
     describe,
     headline,
     new_figure,
+    pale,
     rank_color,
     source_note,
     styled,
@@ -165,25 +166,30 @@ def draw_gains(rows: Sequence[_Row]) -> Figure:
 
 
 @styled
-def draw_ways(seconds: Mapping[str, float]) -> Figure:
-    """Draw how long a training step takes in several ways; the first one is the unit."""
+def draw_ways(seconds: Mapping[str, float], beside_others: Mapping[str, float]) -> Figure:
+    """Draw how fast a training step is in several ways, alone and beside busy programs; the first is the unit."""
     names = list(seconds)
-    values = list(seconds.values())
-    gains = [values[0] / value for value in values]
-    figure, axes = new_figure(9, 3.3)
-    colors = [GREY, *[BLUE] * (len(names) - 1)]
-    axes.barh(names, gains, height=0.6, color=colors, lw=0)
-    for y, (gain, value) in enumerate(zip(gains, values, strict=True)):
-        beside(axes, (max(gain, 1.0), y), f"{gain:.2f} ×   {1e3 * value:.0f} ms", (5, 0))
+    figure, axes = new_figure(9, 4.0)
+    told = []
+    fastest_are = []
+    looks = (seconds, "as the machine is", BLUE), (beside_others, "beside busy programs", pale(BLUE, 0.4))
+    for shift, (times, where, color) in zip((-0.2, 0.2), looks, strict=True):
+        gains = [times[names[0]] / times[name] for name in names]
+        axes.barh([y + shift for y in range(len(names))], gains, height=0.38, color=color, lw=0, label=where)
+        for y, (name, gain) in enumerate(zip(names, gains, strict=True)):
+            beside(axes, (max(gain, 1.0), y + shift), f"{gain:.2f} ×   {1e3 * times[name]:.0f} ms", (5, 0))
+        best = max(range(len(gains)), key=gains.__getitem__)
+        fastest_are.append(f"{names[best]}, {gains[best]:.2f} ×" if best else "none gains")
+        each = zip(names, gains, strict=True)
+        told.append(f"{where}: {'; '.join(f'{name} {gain:.2f} ×' for name, gain in each)}")
     axes.axvline(1, color=INK, lw=1, ls=(0, (3, 3)), zorder=0)
-    axes.set(xlim=(0, max(2.4, 1.3 * max(gains))), xlabel=f"speed of a training step, × {names[0]}")
+    axes.set(xlim=(0, max(2.8, 1.3 * axes.get_xlim()[1])), xlabel=f"speed of a training step, × {names[0]}")
+    axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    best = names[max(range(len(gains)), key=gains.__getitem__)]
-    finding = f"The fastest step here: {best}, {max(gains):.2f} ×"
-    finding = finding if best != names[0] else "No way gains here: is a second core free?"
-    title(axes, finding)
-    said = "; ".join(f"{name} {gain:.2f} ×" for name, gain in zip(names, gains, strict=True))
-    return describe(figure, f"{finding}. {said}.")
+    axes.legend(loc="lower right")
+    finding = f"Fastest: {fastest_are[0]}; beside busy programs: {fastest_are[1]}"
+    headline(figure, finding)
+    return describe(figure, f"{finding}. {'. '.join(told)}.")
 
 
 # --- training

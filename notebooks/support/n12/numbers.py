@@ -24,6 +24,9 @@ M = 3
 N = 4
 SEED = 5
 STEPS = 1000  # of a run, no two of which may draw the same
+RUNS = 1000  # one of so many may have two such steps
+MANY_STEPS = 20_000  # in so many, steps meet often if there are fewer than some ten million seeds
+BY_CHANCE = 3  # so often they may meet in them
 LENGTH = 64  # numbers in a mask: two masks are not equal by chance
 PATIENCE = 1.0  # seconds until a layer that waits for its neighbour counts as alone
 _Pair: TypeAlias = tuple[int, int]
@@ -92,6 +95,7 @@ def fault_of_numbers(answer: Callable[[int, int], Any]) -> str:
         or _fault_of_the_next_step(answer, following, masks)
         or _fault_of_repeating(answer, masks)
         or _fault_of_a_long_run(answer)
+        or _fault_of_few_seeds(answer)
     )
 
 
@@ -215,6 +219,59 @@ def _fault_of_a_long_run(answer: Callable[[int, int], Any]) -> str:
                 )
             found[key] = number
     return ""
+
+
+class _Noting(given.OwnDropout):
+    """A dropout that notes the seed of its generator, if nobody has drawn from that before."""
+
+    seed: int | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Note, draw."""
+        own = getattr(given._here, "generator", None)
+        if own is not None and torch.equal(
+            own.get_state(), torch.Generator().manual_seed(own.initial_seed()).get_state()
+        ):
+            self.seed = own.initial_seed()
+        return super().forward(x)
+
+
+def _fault_of_few_seeds(answer: Callable[[int, int], Any]) -> str:
+    """Say how often two steps of a run meet, although none has met so far; "" if they hardly ever do.
+
+    Seeds from a small range lie close together. What stretches few draws over many seeds meets if it goes on for long.
+    """
+    run = [_drawn(answer) for _ in range(STEPS)]
+    seeds = [layer.seed for layer in run if layer.seed is not None]
+    signed = [(seed + 2**31) % 2**32 - 2**31 for seed in seeds]  # a CPU's generator reads no more of them
+    counted = seeds == sorted(seeds)  # who counts never meets
+    spread = max(signed, default=0) - min(signed, default=0) + 1
+    if len(seeds) == STEPS and not counted and _runs_for_a_meeting(spread) < RUNS:
+        return (
+            f"the seeds of {_told((0, 0))} in {STEPS} steps all lie within {spread:,} numbers; drawn from so few, two "
+            f"of them are equal in one of {_runs_for_a_meeting(spread):,} such runs."
+        )
+    masks = {layer.masks[-1].numpy().tobytes() for layer in run}
+    masks |= {_drawn(answer).masks[-1].numpy().tobytes() for _ in range(MANY_STEPS - STEPS)}
+    met = MANY_STEPS - len(masks)
+    if met <= BY_CHANCE:
+        return ""
+    return (
+        f"in {MANY_STEPS:,} steps {_told((0, 0))} draws {met} times the mask of an earlier step; so in one of about "
+        f"{_runs_for_a_meeting(MANY_STEPS**2 // (2 * met)):,} runs of {STEPS} steps two steps draw the same."
+    )
+
+
+def _drawn(answer: Callable[[int, int], Any]) -> _Noting:
+    """Let the only pair of a step draw."""
+    layer = _Noting()
+    answer(1, 1).wrap(layer, 0, 0)(torch.ones(LENGTH))
+    return layer
+
+
+def _runs_for_a_meeting(seeds: int) -> int:
+    """Return in how many runs, by expectation, two steps draw the same one of so many seeds."""
+    return max(1, 2 * seeds // (STEPS * (STEPS - 1)))
 
 
 def _fault_of_equal_pairs(masks: dict[_Pair, Tensor]) -> str:

@@ -57,6 +57,43 @@ def test_every_way_that_real_ranks_could_go_is_right(answer):
     assert check_step(answer), check_step(answer)
 
 
+def with_a_kept_optimizer(replicas, batches, lr):
+    """Give each replica an optimizer in its first step, as a job does, and forget that it has a rate of its own."""
+    for replica, (rows, labels) in zip(replicas, batches, strict=True):
+        F.cross_entropy(replica(rows), labels).backward()
+    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+        mean = sum(weight.grad for weight in same) / len(same)
+        for weight in same:
+            weight.grad = mean.clone()
+    for replica in replicas:
+        kept = replica.__dict__.setdefault("kept", torch.optim.SGD(replica.parameters(), lr))
+        kept.step()
+        kept.zero_grad()
+
+
+def a_call_behind(replicas, batches, lr):
+    rate = replicas[0].__dict__.get("rate", lr)
+    my_step(replicas, batches, rate)
+    replicas[0].rate = lr
+
+
+@pytest.mark.parametrize("answer", [with_a_kept_optimizer, a_call_behind])
+def test_the_learning_rate_is_that_of_the_call_and_not_of_an_earlier_one(answer):
+    assert "You stepped by the learning rate of an earlier call" in check_step(answer).message
+
+
+def rank_0_keeps_its_rate(replicas, batches, lr):
+    with_a_kept_optimizer(replicas, batches, lr)
+    for replica in replicas[1:]:
+        del replica.kept
+
+
+def test_one_rank_that_keeps_an_old_rate_is_found_and_named():
+    verdict = check_step(rank_0_keeps_its_rate)
+    assert verdict.status == "wrong"
+    assert "after step 2 weight 0 of rank 0 is" in verdict.message
+
+
 def sharing(replicas, batches, lr):
     averaging_weights(replicas, batches, lr)
     for same in zip(*(replica.parameters() for replica in replicas), strict=True):
@@ -229,6 +266,26 @@ def in_one_packet(dist, replica, batch, lr):
 @pytest.mark.parametrize("answer", [my_rank_step, sending_weights, in_one_packet])
 def test_a_rank_may_send_weights_or_one_large_packet(answer):
     assert check_rank_step(answer), check_rank_step(answer)
+
+
+def keeping_an_optimizer(dist, replica, batch, lr):
+    rows, labels = batch
+    optimizer = replica.__dict__.setdefault("kept", torch.optim.SGD(replica.parameters(), lr))
+    optimizer.zero_grad()
+    F.cross_entropy(replica(rows), labels).backward()
+    for weight in replica.parameters():
+        dist.all_reduce(weight.grad)
+        weight.grad /= dist.get_world_size()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_an_optimizer_may_be_kept_if_it_is_told_the_rate_of_each_call():
+    assert "the learning rate of an earlier call" in check_rank_step(keeping_an_optimizer).message
+    told = edited(
+        keeping_an_optimizer, ("    optimizer.step()", "    optimizer.param_groups[0]['lr'] = lr\n    optimizer.step()")
+    )
+    assert check_rank_step(told), check_rank_step(told)
 
 
 def only_rank_0(dist, replica, batch, lr):

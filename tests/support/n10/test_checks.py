@@ -1,6 +1,6 @@
 """What is particular about the checks of notebook 10; what all exercises have in common is in test_detectors.
 
-The checkpoint made of hooks, exercise 3, has a file of its own: test_hook_checks.
+Two exercises have files of their own: 3, the checkpoint made of hooks, and 4, the wrapper.
 """
 
 from itertools import accumulate, combinations, pairwise
@@ -262,6 +262,29 @@ def test_a_checkpoint_that_is_silently_wrong_is_told_what_was_seen(answer, says)
     assert "not copies of them" not in verdict.message
 
 
+NO_STATE = of_the_solution(("torch.set_rng_state(ctx.random_state)", "pass"))
+GRADIENTS_OFF = of_the_solution(("torch.enable_grad()", "torch.no_grad()"))
+CAST_OUTSIDE = of_the_solution(("torch.autocast(*ctx.autocast)", "torch.enable_grad()"))
+ALWAYS_BACKWARD = of_the_solution(("if output.requires_grad:", "if True:"))
+
+
+@pytest.mark.parametrize(
+    "answer, says, line",
+    [
+        (NO_STATE, "another dropout mask", "output = ctx.function(*inputs)"),
+        (GRADIENTS_OFF, "ran with gradients off", "output = ctx.function(*inputs)"),
+        (CAST_OUTSIDE, "the second in float32", "output = ctx.function(*inputs)"),
+        (ALWAYS_BACKWARD, "the output of the second forward requires no gradient", "torch.autograd.backward("),
+        (of_the_solution(("ctx.function = function", "pass")), "AttributeError", "output = ctx.function(*inputs)"),
+    ],
+)
+def test_a_refusal_names_the_line_of_the_second_forward(answer, says, line):
+    message = n10.check_checkpoint(answer).message
+    assert says in message
+    assert "in backward, line " in message
+    assert f"`{line}" in message
+
+
 # ---- exercise 2
 
 
@@ -334,99 +357,6 @@ def test_falling_lengths_are_the_best_cut_and_twelve_serve_64_layers():
         cuts = (cut for many in range(layers) for cut in combinations(inner, many))
         best = min(n10.peak_bytes([1] * (layers + 1), [0, *cut]) for cut in cuts)
         assert best * (best - 1) // 2 >= layers > (best - 1) * (best - 2) // 2
-
-
-# ---- exercise 4
-
-
-def with_a_counter(function, *inputs):
-    """Count the calls in place of asking whether gradients are on; look at the versions inside."""
-    here = built.here
-    calls = []
-
-    def run(extra, *given):
-        before = built.is_recomputing()
-        versions = [x._version for x in given]
-        calls.append(1)
-        here.recomputing = before or len(calls) > 1
-        try:
-            y = function(*given)
-        finally:
-            here.recomputing = before
-        if versions != [x._version for x in given]:
-            raise RuntimeError("written in place")
-        return y
-
-    return built.MyCheckpoint.apply(run, torch.zeros(0, requires_grad=True), *inputs)
-
-
-def test_a_wrapper_that_counts_its_calls_passes():
-    assert n10.check_my_checkpoint(with_a_counter)
-
-
-def test_a_wrapper_with_the_phony_behind_the_inputs_passes():
-    behind = edited(
-        n10.my_checkpoint,
-        ("def run(phony, *inputs):", "def run(*inputs):\n        *inputs, phony = inputs"),
-        ("run, phony, *inputs)", "run, *inputs, phony)"),
-        ("device=inputs[0].device, ", ""),
-    )
-    assert n10.check_my_checkpoint(behind)
-
-
-READ_AT_THE_CALL = edited(
-    n10.my_checkpoint,
-    ("        before = is_recomputing()\n", ""),
-    ("    def run(", "    before = is_recomputing()\n\n    def run("),
-)
-SECOND_RUN_ALONE = edited(
-    n10.my_checkpoint,
-    ("    def run(", "    calls = []\n\n    def run("),
-    ("before or torch.is_grad_enabled()", "calls.append(1) or before or len(calls) == 2"),
-)
-
-
-@pytest.mark.parametrize("function, says", [(max, "Versions before:"), (set, "Versions before:")])
-def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(function, says):
-    folded = edited(
-        n10.my_checkpoint,
-        ("!= versions", "!= FOLD(versions)"),
-        ("if [x._version for x in inputs]", "if FOLD([x._version for x in inputs])"),
-        names={"FOLD": function},
-    )
-    verdict = n10.check_my_checkpoint(folded)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
-@pytest.mark.parametrize(
-    "answer, says",
-    [
-        (READ_AT_THE_CALL, "What it was before is what it is when this run begins"),
-        (SECOND_RUN_ALONE, "two backwards through a kept graph: is_recomputing() says False, True, False"),
-        (edited(n10.my_checkpoint, ("device=inputs[0].device, ", "")), "the first input that Checkpoint gets is on"),
-        (edited(n10.my_checkpoint, ("before = is_recomputing()", "before = here.recomputing")), "in a new thread"),
-        (edited(n10.my_checkpoint, ("in inputs]", "in inputs[-1:]]")), "changed input 1 of 2 (data)"),
-        (edited(n10.my_checkpoint, ("in inputs]", "in inputs if x.is_floating_point()]")), "1 of 1 (token numbers)"),
-        (edited(n10.my_checkpoint, ("in inputs]", "in inputs if not x.requires_grad]")), "1 of 1 (a layer's output)"),
-        (edited(n10.my_checkpoint, ("in inputs]", "in inputs[:2]]")), "changed input 3 of"),
-        (lambda function, *inputs: function(*inputs), "nothing is checkpointed at all"),
-        (lambda function, *inputs: built.MyCheckpoint.apply(function, *inputs), "the layer's weights get none"),
-        (lambda function, *inputs: None, "not None"),
-    ],
-)
-def test_a_wrapper_without_repairs_is_told_which_is_missing(answer, says):
-    verdict = n10.check_my_checkpoint(answer)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
-def test_a_flag_is_told_with_what_was_expected():
-    always = n10.check_my_checkpoint.mistakes[
-        "In a checkpoint's first forward gradients are off, in the second they are on: torch.is_grad_enabled()."
-    ]
-    said = n10.check_my_checkpoint(always).message
-    assert "is_recomputing() says True, True; expected False, True." in said
 
 
 # ---- predictions

@@ -55,9 +55,15 @@ def test_staircases_state_all_peaks_ways_what_they_keep_and_cost_and_the_table_e
     text = alt_text(n10.draw_ways(peaks, {"all": 0.0, "some": math.nan}, {"all": 0.0, "some": 0.1}, "in u"))
     assert "some: peak 18 (predicted 16), FLOPs not counted, time +10%" in text
     assert "Furthest apart, all: +0% FLOPs, +0% time." in text
+    figure = n10.draw_ways(peaks, {"all": 0.0, "some": 0.05}, {"all": 0.0, "some": 0.4, "asking": 0.3}, "in u")
+    assert "asking, a control: time +30%" in alt_text(figure)
+    assert figure.axes[1].get_xlim() == figure.axes[2].get_xlim(), "FLOPs and time on one scale"
     row: dict[str, faults.Outcome] = {"a": "wrong", "b": "no gradient", "c": "error", "d": "warned"}
     other: dict[str, faults.Outcome] = {"a": "same", "b": "wrong", "c": "counted twice", "d": "same"}
     figure = n10.draw_faults({"x": row, "y": other})
-    assert alt_text(figure).startswith("Silent faults, of 2 cases: a 1, b 2, c 1, d 0.")
+    assert alt_text(figure).startswith("Silent faults, of 2 cases: a 1, b 2, c 1, d 0. Silent in every column: none; f")
+    both: dict[str, faults.Outcome] = {"a": "wrong", "b": "no gradient", "c": "counted twice", "d": "wrong"}
+    text = alt_text(n10.draw_faults({"x": both, "y": other}))
+    assert "Silent in every column: x; fewest: a, 1 of 2." in text
     words = " ".join(text.get_text() for text in figure.axes[0].texts)
     assert all(n10.LOOK[outcome][2] in words for outcome in n10.LOOK)

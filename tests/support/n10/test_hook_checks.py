@@ -228,9 +228,9 @@ def runs_twice_in_forward(function, *inputs):
         (holds_its_output, "after forward the output is dropped, and"),
         (keeps_every_output, "after forward the output is dropped, and"),
         (runs_twice_in_forward, "in forward the function ran 2 times; once is enough"),
-        (built.MyCheckpoint.apply, "in backward"),
+        (built.MyCheckpoint.apply, "so backward can't begin"),
         (built.my_checkpoint, "torch.autograd.grad must fill no .grad"),
-        (partial(torch_checkpoint, use_reentrant=True), "in backward"),
+        (partial(torch_checkpoint, use_reentrant=True), "so backward can't begin"),
         (lambda function, *inputs: function(*inputs).detach(), "it has lost its graph"),
         (lambda function, *inputs: function(*inputs) * 2, "does not return what function(*inputs) returns"),
         (lambda function, *inputs: function(*inputs).tolist(), "a tensor, not list"),
@@ -240,3 +240,10 @@ def test_a_wrong_checkpoint_of_hooks_is_told_what_was_seen_of_it(answer, says):
     verdict = n10.check_hook_checkpoint(answer)
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def test_exercise_1_in_its_place_is_told_why_backward_cannot_begin():
+    said = n10.check_hook_checkpoint(n10.MyCheckpoint.apply).message
+    assert "the inputs are data that require no gradient" in said
+    assert "only if an input of it requires a gradient" in said
+    assert "RuntimeError" not in said

@@ -352,3 +352,12 @@ def test_a_famous_wrong_number_of_one_prediction_is_none_of_another():
     assert "lets the recomputation wait" not in n11.guess_first(12).message
     assert "that is it" in n11.guess_ages([8, 1], 8).message
     assert "that is it" in n11.guess_sequence("No").message
+    for guess, wrong, why in (
+        (n11.guess_ages, (1, 8), "swapped"),
+        (n11.guess_ages, [8, 8], "as soon as it is ready"),
+        (n11.guess_ages, (1, 1), "then no tie would be needed"),
+        (n11.guess_missing, (1, 1), "R11 does come too early"),
+        (n11.guess_missing, [1, 2], "swapped"),
+    ):
+        known = (8,) if guess is n11.guess_ages else ()
+        assert why in guess(wrong, *known).message

@@ -139,6 +139,58 @@ def test_what_shares_a_generator_or_a_seed_is_told_so(edits, says):
     assert "The place alone" not in verdict.message
 
 
+def from_a_base(below, seed="self.seeds + i * self.n + j"):
+    """Make an answer that draws one number a step and reckons the seeds of its pairs from it."""
+    drawn = f"int(torch.randint({below}, ()))\n        self.n = n"
+    return edited(Numbers, ("torch.randint(2**62, (m, n)).tolist()", drawn), ("self.seeds[i][j]", seed))
+
+
+STRETCHED = "(self.seeds * 2654435761 + i * self.n + j) % 2**63"
+
+
+@pytest.mark.parametrize("below", ["2**22 + 5", "10**7", "2**24", "2**24 - 3", "2**27"])
+def test_a_base_from_so_few_that_runs_mostly_pass_is_found_by_the_spread_of_its_seeds(below):
+    verdict = n12.check_numbers(from_a_base(below))
+    assert verdict.status == "wrong"
+    assert "drawn from so few, two of them are equal" in verdict.message or "in a run of 1000 steps" in verdict.message
+
+
+@pytest.mark.parametrize("below", ["10**7", "2**24"])
+def test_few_bases_are_found_too_where_their_seeds_lie_far_apart(below):
+    verdict = n12.check_numbers(from_a_base(below, STRETCHED))
+    assert verdict.status == "wrong"
+    assert "times the mask of an earlier step" in verdict.message
+
+
+class AdvancedByHand:
+    """Let every pair go on from the state of the process's generator, each from another place of its sequence."""
+
+    def __init__(self, m, n):
+        self.state = torch.get_rng_state()
+        self.n = n
+        torch.rand(1000 * m * n)
+
+    def wrap(self, layer, i, j):
+        def run(x):
+            own = torch.Generator()
+            own.set_state(self.state)
+            torch.rand(1000 * (i * self.n + j), generator=own)
+            with drawing_from(own):
+                return layer(x)
+
+        return run
+
+
+@pytest.mark.parametrize("answer", [from_a_base("2**31"), from_a_base("2**31", STRETCHED), AdvancedByHand])
+def test_seeds_enough_for_a_thousand_runs_pass_and_so_does_a_state_without_seeds(answer):
+    assert n12.check_numbers(answer), n12.check_numbers(answer)
+
+
+def test_a_cpus_generator_reads_32_bits_of_a_seed():
+    low, high = (torch.rand(3, generator=torch.Generator().manual_seed(seed)) for seed in (5, 5 + 2**32))
+    assert torch.equal(low, high), "the notebook says so, and the check counts by it"
+
+
 def test_the_check_leaves_torchs_generator_as_it_was():
     before = torch.get_rng_state()
     n12.check_numbers(Numbers)

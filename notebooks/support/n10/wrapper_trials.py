@@ -1,0 +1,195 @@
+"""What the wrapper of notebook 10 is tried on, exercise 4: data without a gradient, writes in place, the flag."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from support import built
+from support.kit.raised import in_case
+from support.kit.values import kind_of
+
+
+def _fault_of_data(answer: Any) -> str:
+    layer = nn.Linear(4, 4)
+    data = torch.ones(2, 4)
+    required = list[bool]()
+    layer.register_forward_pre_hook(lambda _, inputs: required.append(inputs[0].requires_grad))
+    output = answer(layer, data)
+    if not isinstance(output, Tensor):
+        return f"my_checkpoint must return the function's output, not {kind_of(output)}."
+    if output.requires_grad:
+        output.sum().backward()
+    if layer.weight.grad is None:
+        return "no input requires a gradient, and the layer's weights get none."
+    if len(required) == 1:
+        return "the function ran once, in forward, with its graph: nothing is checkpointed at all."
+    if data.requires_grad:
+        return "the caller's data now requires a gradient."
+    before = nn.Linear(4, 4)
+    x = torch.ones(2, 4, requires_grad=True)
+    (answer(layer, before(x)) + answer(layer, x)).sum().backward()
+    if before.weight.grad is None or x.grad is None:
+        return "the layer before the checkpoint has no gradient: you have cut the inputs off."
+    if any(required[:2]):
+        return "when the function runs again its data require a gradient, which is computed for nothing."
+    if not answer(nn.Embedding(3, 4), torch.tensor([1, 2])).requires_grad:
+        return "token numbers can't require a gradient, and the embedding's weights get none."
+    return _fault_of_device(answer)
+
+
+def _fault_of_device(answer: Any) -> str:
+    """Look at what is handed to the notebook's Checkpoint, which asks its first input for the device."""
+    space = getattr(answer, "__globals__", {})
+    first = list[str]()
+
+    class Looks:
+        @staticmethod
+        def apply(_: Any, *inputs: Tensor) -> Tensor:
+            first.append(inputs[0].device.type)
+            return inputs[-1]
+
+    if "Checkpoint" not in space:
+        return ""
+    theirs = space["Checkpoint"]
+    space["Checkpoint"] = Looks
+    try:
+        with suppress(Exception):  # of an answer that needs values, and "meta" has none
+            answer(torch.tanh, torch.ones(2, device="meta"))
+    finally:
+        space["Checkpoint"] = theirs
+    if first[:1] == ["cpu"]:
+        return (
+            "the data are on a device, and the first input that Checkpoint gets is on the CPU: "
+            "it would keep the CPU's random state alone."
+        )
+    return ""
+
+
+def _fault_of_writes(answer: Any) -> str:
+    layer = nn.Linear(4, 4)
+    before = nn.Linear(4, 4)
+
+    # Written before, and on a tensor of its own, and a number that equals nothing: all must pass.
+    answer(lambda x: layer(x).tanh_(), torch.zeros(2, 4).add_(1)).sum().backward()
+    with in_case("an input that holds nan, and nobody writes"):
+        answer(layer, torch.full((2, 4), math.nan)).sum().backward()
+    makes: dict[str, Callable[[], Tensor]] = {
+        "data": lambda: torch.ones(2, 4),
+        "a layer's output": lambda: before(torch.ones(2, 4)),
+        "zeros, which hold the same as before,": lambda: torch.zeros(2, 4),
+        "token numbers": lambda: torch.arange(4),
+    }
+
+    def passes(written: int | None, kinds: tuple[str, ...], versions: tuple[int, ...]) -> bool:
+        """Say whether the call raises no RuntimeError if the function writes into one of these inputs."""
+        given = [makes[kind]() for kind in kinds]
+        for x, times in zip(given, versions, strict=True):
+            for _ in range(times):
+                x.add_(0)
+
+        def function(*inputs: Tensor) -> Tensor:
+            if written is not None:
+                inputs[written].mul_(2)
+            return layer(sum(x.float() for x in inputs))  # type: ignore[no-any-return]
+
+        try:
+            answer(function, *given)
+        except RuntimeError:
+            return False
+        return True
+
+    fixed: list[tuple[int, tuple[str, ...]]] = [
+        (0, ("data",)),
+        (1, ("a layer's output", "data")),
+        (0, ("zeros, which hold the same as before,",)),
+        (0, ("data", "data")),
+        (0, ("token numbers",)),
+        (0, ("a layer's output",)),
+    ]
+    ways = [(written, kinds, (0,) * len(kinds)) for written, kinds in fixed]
+    chance = random.Random(4)
+    for _ in range(40):
+        kinds = tuple(chance.choices(list(makes), k=chance.randint(1, 4)))
+        ways.append((chance.randrange(len(kinds)), kinds, tuple(chance.choices((0, 1, 2), k=len(kinds)))))
+    for written, kinds, versions in ways:
+        which = f"input {written + 1} of {len(kinds)} ({kinds[written].rstrip(',')})"
+        told = f" Versions before: {', '.join(map(str, versions))}." if any(versions) else ""
+        if passes(written, kinds, versions):
+            return f"the function changed {which} in place, and the call of my_checkpoint raised no RuntimeError.{told}"
+        if not passes(None, kinds, versions):
+            return f"inputs: {', '.join(kinds)}; nobody writes into them, and my_checkpoint raised RuntimeError.{told}"
+    return ""
+
+
+def _fault_of_flag(answer: Any) -> str:
+    asks = getattr(answer, "__globals__", {}).get("is_recomputing", built.is_recomputing)
+    said: list[bool] = []
+
+    def inner(x: Tensor) -> Tensor:
+        said.append(asks())
+        return x.tanh()
+
+    answer(inner, torch.ones(2, requires_grad=True)).sum().backward()
+    if said != [False, True]:
+        return _not_as_expected("first forward, second forward", said, [False, True])
+    if asks():
+        return "after backward is_recomputing() still says True; expected False."
+    with suppress(ZeroDivisionError):  # in the second forward
+        answer(lambda x: x * (1 / (1 - asks())), torch.ones(2, requires_grad=True)).sum().backward()
+    if asks():
+        return (
+            "the second forward raised an error, and ever since is_recomputing() says True; expected False."
+        )
+    said.clear()
+    x = torch.ones(2, requires_grad=True)
+    answer(lambda x: inner(answer(inner, 2 * x)), x).sum().backward()
+    nested = [False, False, True, True, True]
+    if said != nested:
+        return _not_as_expected("a checkpoint within another, and a layer behind it", said, nested)
+    if asks():
+        return "after backward through a checkpoint within another is_recomputing() still says True; expected False."
+    said.clear()
+    y = answer(inner, x).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    if said != [False, True, True]:
+        return _not_as_expected("forward, and two backwards through a kept graph", said, [False, True, True])
+    return ""
+
+
+def _fault_in_a_thread(answer: Any) -> str:
+    """Try the flag where nobody has set it yet, as in the worker of a pipeline."""
+    with in_case("in a new thread"), ThreadPoolExecutor(1) as pool:
+        found = pool.submit(_fault_of_flag, answer).result()
+    return f"in a new thread: {found}" if found else ""
+
+
+def _not_as_expected(where: str, said: list[bool], expected: list[bool]) -> str:
+    told, wanted = (", ".join(map(str, flags)) for flags in (said, expected))
+    return f"{where}: is_recomputing() says {told}; expected {wanted}."
+
+
+def fault_of_wrapper(answer: Any) -> str:
+    """Say which of the three faults is still there, and how it shows."""
+    here = getattr(answer, "__globals__", {}).get("here", built.here)
+    kinds = (1, _fault_of_data), (2, _fault_of_writes), (3, _fault_of_flag), (3, _fault_in_a_thread)
+    for number, kind in kinds:
+        here.recomputing = False
+        try:
+            with in_case(f"Repair {number}"):
+                found = kind(answer)
+        finally:
+            here.recomputing = False
+        if found:
+            return found if found.startswith("my_checkpoint must") else f"Repair {number}: {found}"
+    return ""

@@ -1,0 +1,98 @@
+"""What is said of wrappers around a checkpoint, exercise 4 of notebook 10: other right ones, and wrong ones."""
+
+import pytest
+import torch
+
+from support import built
+from support.kit.mistakes import edited
+from support.n10 import checks as n10
+
+
+def with_a_counter(function, *inputs):
+    """Count the calls in place of asking whether gradients are on; look at the versions inside."""
+    here = built.here
+    calls = []
+
+    def run(extra, *given):
+        before = built.is_recomputing()
+        versions = [x._version for x in given]
+        calls.append(1)
+        here.recomputing = before or len(calls) > 1
+        try:
+            y = function(*given)
+        finally:
+            here.recomputing = before
+        if versions != [x._version for x in given]:
+            raise RuntimeError("written in place")
+        return y
+
+    return built.MyCheckpoint.apply(run, torch.zeros(0, requires_grad=True), *inputs)
+
+
+def test_a_wrapper_that_counts_its_calls_passes():
+    assert n10.check_my_checkpoint(with_a_counter)
+
+
+def test_a_wrapper_with_the_phony_behind_the_inputs_passes():
+    behind = edited(
+        n10.my_checkpoint,
+        ("def run(phony, *inputs):", "def run(*inputs):\n        *inputs, phony = inputs"),
+        ("run, phony, *inputs)", "run, *inputs, phony)"),
+        ("device=inputs[0].device, ", ""),
+    )
+    assert n10.check_my_checkpoint(behind)
+
+
+READ_AT_THE_CALL = edited(
+    n10.my_checkpoint,
+    ("        before = is_recomputing()\n", ""),
+    ("    def run(", "    before = is_recomputing()\n\n    def run("),
+)
+SECOND_RUN_ALONE = edited(
+    n10.my_checkpoint,
+    ("    def run(", "    calls = []\n\n    def run("),
+    ("before or torch.is_grad_enabled()", "calls.append(1) or before or len(calls) == 2"),
+)
+
+
+@pytest.mark.parametrize("function, says", [(max, "Versions before:"), (set, "Versions before:")])
+def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(function, says):
+    folded = edited(
+        n10.my_checkpoint,
+        ("!= versions", "!= FOLD(versions)"),
+        ("if [x._version for x in inputs]", "if FOLD([x._version for x in inputs])"),
+        names={"FOLD": function},
+    )
+    verdict = n10.check_my_checkpoint(folded)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (READ_AT_THE_CALL, "What it was before is what it is when this run begins"),
+        (SECOND_RUN_ALONE, "two backwards through a kept graph: is_recomputing() says False, True, False"),
+        (edited(n10.my_checkpoint, ("device=inputs[0].device, ", "")), "the first input that Checkpoint gets is on"),
+        (edited(n10.my_checkpoint, ("before = is_recomputing()", "before = here.recomputing")), "in a new thread"),
+        (edited(n10.my_checkpoint, ("in inputs]", "in inputs[-1:]]")), "changed input 1 of 2 (data)"),
+        (edited(n10.my_checkpoint, ("in inputs]", "in inputs if x.is_floating_point()]")), "1 of 1 (token numbers)"),
+        (edited(n10.my_checkpoint, ("in inputs]", "in inputs if not x.requires_grad]")), "1 of 1 (a layer's output)"),
+        (edited(n10.my_checkpoint, ("in inputs]", "in inputs[:2]]")), "changed input 3 of"),
+        (lambda function, *inputs: function(*inputs), "nothing is checkpointed at all"),
+        (lambda function, *inputs: built.MyCheckpoint.apply(function, *inputs), "the layer's weights get none"),
+        (lambda function, *inputs: None, "not None"),
+    ],
+)
+def test_a_wrapper_without_repairs_is_told_which_is_missing(answer, says):
+    verdict = n10.check_my_checkpoint(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+def test_a_flag_is_told_with_what_was_expected():
+    always = n10.check_my_checkpoint.mistakes[
+        "In a checkpoint's first forward gradients are off, in the second they are on: torch.is_grad_enabled()."
+    ]
+    said = n10.check_my_checkpoint(always).message
+    assert "is_recomputing() says True, True; expected False, True." in said

@@ -76,8 +76,9 @@ class DevicePrefetcher(Generic[T]):
             if ready[0].copied is None:
                 _raise(ready.popleft().batch)
                 return
-            yield _hand_over(ready.popleft(), gpu.current_stream())  # no name here may keep the batch alive
-            used.append(gpu.current_stream().record_event())
+            user = gpu.current_stream()  # when the user asks for the next batch, another one may be current
+            yield _hand_over(ready.popleft(), user)  # no name here may keep the batch alive
+            used.append(user.record_event())
             if len(used) > self.depth:
                 # Each copy takes its memory when it is launched. A host that launches a whole epoch at once would
                 # need memory for all of it: so it waits here until an earlier step is done.

@@ -33,6 +33,7 @@ class DevicePrefetcher(Generic[T]):
     depth: batches on the device, the one in use included: 1 still overlaps as long as the host runs ahead, 2 also if
     each step ends in `.item()`. The host is kept from running more than `depth` steps ahead of the device, so the
     device holds 2 · depth batches, and one more where the copy of the next is still under way when a step is done.
+    A batch is to be used in the stream that is current when it is asked for; for the next one it may be another.
     Give the loader pin_memory=True: what is not pinned is pinned here, which takes the time of the calling thread. A
     loader must not write into a tensor that it has handed out.
 

@@ -6,6 +6,7 @@ from itertools import chain, islice
 import pytest
 
 from lib.streams import DevicePrefetcher, find_races
+from support.kit.mistakes import edited
 from support.n13 import checks as n13
 from support.n13 import prefetchers, timing
 
@@ -91,6 +92,8 @@ def test_another_right_loop_is_right_and_one_that_grows_loses_or_mixes_chunks_is
     verdict = n13.check_streamed(with_fresh_inputs)
     assert verdict.status == "wrong"
     assert "blocks of device memory" in verdict.message
+    verdict = n13.check_streamed(edited(with_fresh_inputs, ("        buffer.record_stream(compute)\n", "")))
+    assert "[2] The input was dropped, and the next copy gets its memory from the pool" in verdict.message
 
     def first_only(gpu, stage, chunks, results):
         n13.stream_chunks(gpu, stage, chunks[:1], results[:1])

@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 import torch
 
-from lib.streams import find_races
+from lib.streams import PretendGPU, find_races
 from support.kit.mistakes import edited
 from support.n13 import checks as n13
 from support.n13.prefetchers import by_order, without_a_bound
@@ -333,3 +333,18 @@ def test_a_prefetcher_whose_fault_only_some_users_meet_is_told_what_is_true_of_i
     verdict = n13.check_prefetch(wrong)
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+
+
+def test_who_takes_a_batch_into_yet_another_stream_lets_the_one_that_got_it_wait():
+    gpu = PretendGPU()
+    got = gpu.current_stream()
+    elsewhere = gpu.new_stream("elsewhere")
+    batches = [gpu.host(torch.full((4,), float(i)), f"batch {i}") for i in range(12)]
+    for batch in n13.one_ahead(batches, gpu):
+        elsewhere.wait_stream(got)
+        with gpu.use_stream(elsewhere), gpu.span(elsewhere, "", "F"):
+            batch.square()
+        got.wait_stream(elsewhere)
+        del batch
+    assert not find_races(gpu.operations)
+    assert blocks_of(gpu.operations) <= 4

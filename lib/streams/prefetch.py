@@ -33,6 +33,7 @@ class DevicePrefetcher(Generic[T]):
     depth: batches on the device, the one in use included: 1 still overlaps as long as the host runs ahead, 2 also if
     each step ends in `.item()`. The host is kept from running more than `depth` steps ahead of the device, so the
     device holds 2 · depth batches, and one more where the copy of the next is still under way when a step is done.
+    A batch is to be used in the stream that is current when it is asked for; for the next one it may be another.
     Give the loader pin_memory=True: what is not pinned is pinned here, which takes the time of the calling thread. A
     loader must not write into a tensor that it has handed out.
 
@@ -76,8 +77,9 @@ class DevicePrefetcher(Generic[T]):
             if ready[0].copied is None:
                 _raise(ready.popleft().batch)
                 return
-            yield _hand_over(ready.popleft(), gpu.current_stream())  # no name here may keep the batch alive
-            used.append(gpu.current_stream().record_event())
+            user = gpu.current_stream()  # when the user asks for the next batch, another one may be current
+            yield _hand_over(ready.popleft(), user)  # no name here may keep the batch alive
+            used.append(user.record_event())
             if len(used) > self.depth:
                 # Each copy takes its memory when it is launched. A host that launches a whole epoch at once would
                 # need memory for all of it: so it waits here until an earlier step is done.

@@ -337,7 +337,7 @@ check_refilled = Exercise(
     reference=REPAIRED["refilled"],
     judge=judge_of("refilled", host_waits=True),
     mistakes={
-        "A stream that waits doesn't stop the host, and here it is the host that comes too early.": edited(
+        "Here the host comes too early: it must have waited for this copy before it fills the batch.": edited(
             REPAIRED["refilled"], ("side.synchronize()", "side.wait_stream(compute)")
         ),
         "copy 1 now waits for addition 0": edited(

@@ -167,7 +167,7 @@ def draw_chunks(chunks: int, copy: float, compute: float, overhead: float, depth
     best = min(COUNTS, key=lambda count: times[count].makespan)
     _draw_curve(curve, {count: t.makespan for count, t in times.items()}, chunks, max(copy, compute))
     took = f"{plural(chunks, 'chunk')}: {trace.makespan:.1f} ticks, {overlap_share(trace):.0%} hidden"
-    finding = f"{took}; best {best}: {times[best].makespan:.1f}"
+    finding = f"{took}; of the dots, best {best}: {times[best].makespan:.1f}"
     style.title(axes, finding)
     words = f"Copy in {copy:g}, compute {compute:g}, copy out {copy:g} ticks, {overhead:g} an operation, depth {depth}"
     ends = ", ".join(f"{lane} ends at {max(s.end for s in trace.only(lane=lane)):.1f}" for lane in LANES)

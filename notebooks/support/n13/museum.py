@@ -23,6 +23,7 @@ from support.kit.raised import in_case
 from support.kit.verdict import Verdict
 from support.n13 import exhibits
 from support.n13.device_judge import judged_on_a_device_too, wrong_sums
+from support.n13.prefetching import NEXT_OWNER
 
 # ---- the repairs
 
@@ -46,7 +47,6 @@ REPAIRED: dict[str, Any] = {
 
 # ---- the judge
 
-NEXT_OWNER = "its next owner"
 BEHIND = (
     " That is behind your last line: then the block is in the pool of its stream, and whoever asks gets it."
 )

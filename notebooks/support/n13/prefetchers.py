@@ -44,10 +44,11 @@ def by_order(batches, gpu):
         with gpu.use_stream(side):
             coming = None if x is None else (x.to(gpu.device, non_blocking=True), side.record_event())
         if ready is not None:
-            gpu.current_stream().wait_event(ready[1])
+            reader = gpu.current_stream()  # behind the yield it may be another one
+            reader.wait_event(ready[1])
             try:
                 yield ready[0]
             finally:  # also if the user leaves
-                side.wait_stream(gpu.current_stream())
+                side.wait_stream(reader)
         ready = coming
         del coming

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
@@ -20,6 +21,9 @@ from support.kit.raised import in_case
 Prefetch: TypeAlias = Callable[[Iterable[Any], Any], Iterator[Any]]
 EPOCH = 12  # batches, for the memory that they take
 BLOCKS = 4  # of memory are enough for any number of batches
+BYTES = 16  # of a batch
+STEP = "F"  # begins the label of what the user launches
+NEXT_OWNER = "its next owner"
 
 
 class MarkingPools(Pools):
@@ -53,38 +57,51 @@ class Issued:
 
 
 class User:
-    """Use each batch in a kernel F0, F1, … of the stream that is current, and drop it at once, as most loops do.
+    """Use each batch in a kernel F0, F1, … of the stream that was current when it was asked for, and drop it at once.
 
+    A user may have habits, several as well.
+    keeps: the name holds a batch until the next one is there, as in most loops.
     moves: behind the first batch the host waits for its kernel, and the user goes on in another stream.
+    wanders: behind each batch the user goes on in another stream, and waits for nothing.
     stops: the user leaves behind batch 1, and somebody else gets its memory.
     ends: somebody else gets it behind the last batch.
     unlucky: a block that could be free again is not yet.
     """
 
-    def __init__(self, habit: str = "") -> None:
-        self.habit = habit
-        self.gpu = SlowestGPU() if habit == "unlucky" else PretendGPU()
+    def __init__(self, *habits: str) -> None:
+        self.habits = frozenset(habits)
+        self.gpu = SlowestGPU() if "unlucky" in habits else PretendGPU()
         self.issued = Issued(self.gpu.operations)
 
     def use(self, prefetch: Prefetch, batches: int) -> Issued:
         """Run a prefetcher to its end, or to that of its user."""
-        if self.habit == "stops":
-            self._stop_early(prefetch, batches)
-            return self.issued
+        self._use_each(prefetch, batches)
+        # Nobody holds the generator any more, and it gets no turn.
+        if self.habits & {"stops", "ends"}:
+            self._pass_on()
+        return self.issued
+
+    def _use_each(self, prefetch: Prefetch, batches: int) -> None:
         with ExitStack() as place:
             for batch in prefetch(self._loader(batches), self.gpu):
                 if not self._step(batch):
-                    break
-                del batch
+                    return
                 if len(self.issued.seen) > batches:
                     self.issued.problem = "there is no end"
-                    break
-                if self.habit == "moves" and len(self.issued.seen) == 1:
-                    self.gpu.current_stream().synchronize()  # whose blocks are free from now on
-                    place.enter_context(self.gpu.use_stream(self.gpu.new_stream("another")))
-        if self.habit == "ends":
-            self._pass_on()
-        return self.issued
+                    return
+                if not self.habits & {"keeps", "stops"}:
+                    del batch
+                self._go_on(place)
+                if "stops" in self.habits and len(self.issued.seen) == 2:
+                    return
+
+    def _go_on(self, place: ExitStack) -> None:
+        """Go on in another stream, if this user does."""
+        first = len(self.issued.seen) == 1
+        if "moves" in self.habits and first:
+            self.gpu.current_stream().synchronize()  # whose blocks are free from now on
+        if "wanders" in self.habits or ("moves" in self.habits and first):
+            place.enter_context(self.gpu.use_stream(self.gpu.new_stream("another")))
 
     def _loader(self, batches: int) -> Iterator[Any]:
         for i in range(batches):
@@ -105,37 +122,51 @@ class User:
         seen.append(float(result.as_subclass(Tensor)[0]))  # to look is no operation of the GPU
         return True
 
-    def _stop_early(self, prefetch: Prefetch, batches: int) -> None:
-        self._use_two(iter(prefetch(self._loader(batches), self.gpu)))
-        self._pass_on()  # nobody holds the generator any more, and it gets no turn
-
     def _pass_on(self) -> None:
         # torch has 32 streams of a kind: somebody gets this one, and what is in its pool
         for stream in self.gpu.streams:
-            with self.gpu.use_stream(stream), self.gpu.span(stream, "", "its next owner"):
+            with self.gpu.use_stream(stream), self.gpu.span(stream, "", NEXT_OWNER):
                 _all_of_it = [self.gpu.empty_like(torch.zeros(4)).fill_(0.0) for _ in range(2 * BLOCKS)]
 
-    def _use_two(self, items: Iterator[Any]) -> None:
-        for batch in items:
-            if not self._step(batch) or len(self.issued.seen) == 2:
-                break
-            del batch
+
+def issued(prefetch: Prefetch, batches: int, *habits: str) -> Issued:
+    """Run a prefetcher with a user of these habits."""
+    return User(*habits).use(prefetch, batches)
 
 
-def issued(prefetch: Prefetch, batches: int, habit: str = "") -> Issued:
-    """Run a prefetcher with a user of this habit."""
-    return User(habit).use(prefetch, batches)
-
-
-HABITS = {
-    "moves": (
+ASKED = (
+    "A batch is used in the stream that was current when it was asked for. When the user asks for the next one, "
+    "another stream may be current."
+)
+RACES = {  # what is said of a race, by the habits of the user
+    ("moves",): (
         "if its user goes on in another stream behind batch 0, {race}. Ask for `gpu.current_stream()` at each "
         "hand-over: it is the one that will use the batch."
     ),
-    "stops": (
-        "if its user leaves the loop behind batch 1, {race}. What you do behind the last `yield` is never done."
+    ("stops",): (
+        "if its user leaves the loop behind batch 1, {race}. Behind the last `yield` only a `finally` has its turn."
     ),
-    "ends": "behind the last batch {race}. Another part of the program may get your stream, and what is in its pool.",
+    ("ends",): (
+        "behind the last batch {race}. Another part of the program may get your stream, and what is in its pool."
+    ),
+    ("wanders", "ends"): f"if its user asks for each batch in another stream, {{race}}. {ASKED}",
+    ("wanders", "stops"): (
+        f"if its user goes on in another stream, and leaves the loop there behind batch 1, {{race}}. {ASKED}"
+    ),
+}
+MEMORY = {  # who may hold how much, by the habits of the user
+    ("unlucky",): ("", ""),
+    ("unlucky", "keeps"): (
+        "if its user keeps the name of a batch until the next one is there, as a plain `for` does, ",
+        "",
+    ),
+}
+MEMORY_ELSEWHERE = {
+    ("wanders",): ("if its user asks for each batch in another stream, ", f" {ASKED}"),
+    ("wanders", "keeps"): (
+        "if its user asks for each batch in another stream, and keeps the name of the one before until then, ",
+        f" {ASKED}",
+    ),
 }
 
 
@@ -149,15 +180,28 @@ def fault_of_prefetch(answer: Prefetch) -> str:
         )
         if problem:
             return f"with {batches} batches {problem}"
-    with in_case(f"with {EPOCH} batches"):
-        problem = _memory(issued(answer, EPOCH, "unlucky").operations)
-    if problem:
-        return problem
-    for habit, said in HABITS.items():
-        with in_case(f"with a user that {habit}"):
-            races = find_races(issued(answer, 6, habit).operations)
+    return (
+        _fault_of_memory(answer, MEMORY)
+        or _fault_of_races(answer)
+        or _fault_of_memory(answer, MEMORY_ELSEWHERE)
+    )
+
+
+def _fault_of_races(answer: Prefetch) -> str:
+    for habits, said in RACES.items():
+        with in_case(f"with a user that {' and '.join(habits)}"):
+            races = find_races(issued(answer, 6, *habits).operations)
         if races:
             return said.format(race=races[0])
+    return ""
+
+
+def _fault_of_memory(answer: Prefetch, users: Mapping[tuple[str, ...], tuple[str, str]]) -> str:
+    for habits, (before, behind) in users.items():
+        with in_case(f"with {EPOCH} batches"):
+            problem = _memory(issued(answer, EPOCH, *habits).operations)
+        if problem:
+            return f"{before}{problem}{behind}"
     return ""
 
 
@@ -165,47 +209,76 @@ def _copies(operations: Sequence[Operation]) -> list[Operation]:
     return [op for op in operations if op.kind == "launch" and any("batch" in r.block for r in op.reads)]
 
 
+def _by_the_prefetcher(operations: Sequence[Operation]) -> list[Operation]:
+    others = (STEP, NEXT_OWNER)
+    return [op for op in operations if op.kind == "launch" and not op.label.startswith(others)]
+
+
+def _bytes_of(launches: Sequence[Operation]) -> Counter[str]:
+    """Return how many bytes of each block of the device these launches write to."""
+    regions = [region for op in launches for region in op.writes if region.block.isupper()]
+    written = {(region.block, byte) for region in regions for byte in range(region.start, region.stop)}
+    return Counter(block for block, _ in written)
+
+
 def blocks_of(operations: Sequence[Operation]) -> int:
-    """Return how many blocks of device memory the batches were copied to."""
-    return len({region.block for op in _copies(operations) for region in op.writes})
+    """Return how many batches the device memory holds that a prefetcher has written to, in whatever pieces."""
+    return _bytes_of(_by_the_prefetcher(operations)).total() // BYTES
 
 
 def _memory(operations: Sequence[Operation]) -> str:
     """Refuse memory that grows with the epoch: held by a name, or by a host that is far ahead of the device."""
-    lanes = {op.lane for op in _copies(operations)}
     blocks = blocks_of(operations)
     if blocks <= BLOCKS:
         return ""
     told = f"{EPOCH} batches may take {blocks} blocks of device memory"
-    alive = set[str]()
-    most = 0
-    for op in operations:
-        if op.kind == "allocate" and op.lane in lanes:
-            alive.add(op.label)
-        elif op.kind == "free":
-            alive.discard(op.label)
-        most = max(most, len(alive))
-    if most > BLOCKS:
-        return f"{told}: a list or variable of yours keeps batches that have been used."
-    if len(lanes) > 2:
-        return f"{told}. They are copied in {len(lanes)} streams, and each has a pool of its own: nobody asks it again."
+    ours = _by_the_prefetcher(operations)
+    written = _bytes_of(ours)
+    pools = {op.lane for op in operations if op.kind == "allocate" and op.label in written}
+    if _bytes_of(_copies(operations)).total() // BYTES <= BLOCKS:
+        more = ", ".join(dict.fromkeys(op.label for op in ours if not op.label.startswith("copy of")))
+        return f"{told}. Besides the copies of the batches, it is {more} that takes some of them."
+    if _most_held(operations, written) > BLOCKS:
+        return f"{told}: a list or variable of yours keeps memory of batches that have been used."
+    if len(pools) > 2:
+        return (
+            f"{told}. They come from the pools of {len(pools)} streams, and a block that goes back to one is of no use "
+            "to the others."
+        )
+    steps, seen = _steps_seen(operations)
     return (
-        f"{told}. All are dropped in time, but `record_stream` holds a dropped block back until the host has seen the "
-        f"device pass the drop. When copy {EPOCH - 1} takes its memory, {EPOCH - 1} steps are launched, and the host "
-        f"has waited for {_steps_seen(operations)}."
+        f"{told}. No name keeps a used one too long, but `record_stream` holds a dropped block back until the host has "
+        f"seen the device pass the drop. When copy {EPOCH - 1} takes its memory, {steps} steps are launched, and the "
+        f"host has waited for {seen}."
     )
 
 
-def _steps_seen(operations: Sequence[Operation]) -> int:
-    """Return how many steps the host has waited for when it launches the last copy."""
+def _most_held(operations: Sequence[Operation], written: Mapping[str, int]) -> int:
+    """Return how many batches were in somebody's hands at once, in these blocks with so many bytes in use."""
+    held = set[str]()
+    most = 0
+    for op in operations:
+        if op.kind == "allocate" and op.label in written:
+            held.add(op.label)
+        elif op.kind == "free":
+            held.discard(op.label)
+        most = max(most, sum(written[block] for block in held))
+    return most // BYTES
+
+
+def _steps_seen(operations: Sequence[Operation]) -> tuple[int, int]:
+    """Return how many steps are launched before the last copy, and how many of them the host has waited for then."""
     clocks = Clocks()
-    seen = 0
+    steps = []
     last = _copies(operations)[-1]
     for op in operations:
-        clocks.issue(op)
+        clock = clocks.issue(op)
+        if op.kind == "launch" and op.label.startswith(STEP):
+            steps.append((op.lane, clock[op.lane]))
         if op is last:
-            seen = clocks.lanes[HOST].get("compute", 0)
-    return seen
+            break
+    host = clocks.lanes[HOST]
+    return len(steps), sum(host.get(lane, 0) >= number for lane, number in steps)
 
 
 def _items(seen: list[float], batches: int) -> str:
@@ -254,16 +327,22 @@ def _order(operations: list[Operation], batches: int) -> str:
 
 
 def _stands_still(operations: Sequence[Operation]) -> str:
-    """Refuse a wait of the host, but for one that bounds how far it runs ahead: for a step before the latest."""
+    """Refuse a wait of the host for the latest step, or for the copy of a batch to come."""
     clocks = Clocks()
     launched = 0
     last = max((k for k, op in enumerate(operations) if op.kind == "launch"), default=0)
+    copying = {op.lane for op in _copies(operations)}
     for number, op in enumerate(operations):
-        before = clocks.lanes[HOST].get("compute", 0)
-        done = clocks.issue(op).get("compute", 0)
+        before = dict(clocks.lanes[HOST])
+        after = clocks.issue(op)
         launched += op.kind == "launch" and op.lane == "compute"
-        if op.kind == "synchronize" and number < last and not before < done < launched:
-            what = "until all is computed" if done == launched > before else f"until {op.label} is done"
+        if op.kind != "synchronize" or number >= last or after == before:
+            continue
+        done = after.get("compute", 0)
+        # Does it wait for a copy whose step is still to come?
+        early = sum(after.get(lane, 0) for lane in copying) > launched
+        if early or before.get("compute", 0) < done == launched:
+            what = "until all is computed" if not early and done == launched else f"until {op.label} is done"
             return (
                 f"the host stands still {what}. Let the stream wait, wait_event or wait_stream: the host must go "
                 "on launching. (It may wait for an older step, so that it does not run too far ahead.)"
@@ -271,15 +350,15 @@ def _stands_still(operations: Sequence[Operation]) -> str:
     return ""
 
 
-def _hand_over(gpu: Any, side: Any, batch: Any, event: Any) -> None:
-    gpu.current_stream().wait_event(event)
-    batch.record_stream(gpu.current_stream())
+def _hand_over(stream: Any, side: Any, batch: Any, copied: Any) -> None:
+    stream.wait_event(copied)
+    batch.record_stream(stream)
 
 
 def one_ahead(
     batches: Iterable[Any], gpu: Any, before: Callable[..., object] = _hand_over, lead: int = 1
 ) -> Iterator[Any]:
-    """Copy one ahead; before a batch is handed over, wait for its own event and tell the allocator.
+    """Copy one ahead; before a batch is handed over, its user's stream waits for its own event, and is told of.
 
     lead: steps that the host may be ahead of the device, when it launches a copy; one more has just been launched.
     """
@@ -292,8 +371,9 @@ def one_ahead(
         with gpu.use_stream(side):
             coming = None if x is None else (x.to(gpu.device, non_blocking=True), side.record_event())
         if ready is not None:
-            before(gpu, side, *ready)
+            stream = gpu.current_stream()  # behind the yield it may be another one
+            before(stream, side, *ready)
             yield ready[0]
-            used.append(gpu.current_stream().record_event())
+            used.append(stream.record_event())
         ready = coming
         del coming

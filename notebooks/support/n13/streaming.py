@@ -10,7 +10,7 @@ import torch
 
 from lib.streams.pretend import PretendGPU
 from lib.streams.pretend_stream import EVERYTHING
-from lib.streams.races import HOST, Operation, find_races
+from lib.streams.races import HOST, Operation, Race, find_races
 from support.kit.raised import in_case
 from support.n13.runs import ordered
 
@@ -23,6 +23,9 @@ EDGES = {  # by the first letters of the two that race
     "bC": "[0] An earlier kernel still uses this block of compute's pool: take buffers in the stream that fills them.",
     "DR": "[5] The results are read by whoever called you: wait for the last copy out before you return.",
 }
+DROPPED = (
+    "The input was dropped, and the next copy gets its memory from the pool, while the kernel still reads it."
+)
 
 
 def stream_chunks(
@@ -176,7 +179,14 @@ class _Seen:
         if idle := self._idle():
             return f"{race}. Stream {idle} is told to wait, and nothing is ever launched there: stage runs in compute."
         edge = race.earlier.label[0] + race.later.label[0]
+        if edge == "FC" and self._handed_out_between(race):
+            return f"{race}. [2] {DROPPED}"
         return f"{race}. {EDGES.get(edge, '')}".strip()
+
+    def _handed_out_between(self, race: Race) -> bool:
+        """Say whether the allocator gave the block away between the two: then it was dropped, and is no buffer."""
+        between = self.operations[race.first : race.second]
+        return any(op.kind == "allocate" and op.label == race.block for op in between)
 
     def _idle(self) -> str:
         """Return a stream that waits for nothing's sake, or ""."""

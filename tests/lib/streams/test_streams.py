@@ -34,6 +34,19 @@ def test_the_items_are_those_of_the_loader_in_its_order(depth, count):
     assert_no_race(gpu.operations)
 
 
+def test_a_user_who_asks_for_each_batch_in_another_stream_needs_no_more_memory():
+    gpu = PretendGPU()
+    with contextlib.ExitStack() as place:
+        for batch in DevicePrefetcher(on_pretend(gpu, 30), gpu):
+            batch.square()
+            del batch
+            place.enter_context(gpu.use_stream(gpu.new_stream("another")))
+    assert_no_race(gpu.operations)
+    copies = [op for op in gpu.operations if op.kind == "launch" and op.label.startswith("C")]
+    assert len(copies) == 30
+    assert len({region.block for op in copies for region in op.writes}) <= 5
+
+
 def test_on_a_cpu_the_loader_is_read_when_needed_and_on_a_gpu_copies_go_ahead_by_depth():
     taken = []
     source = (taken.append(i) or i for i in range(5))

@@ -99,6 +99,11 @@ WRONG_REPAIRS = {
         ("        del weight\n", "        copies.wait_stream(compute)\n        del weight\n"),
     ),
     "nothing given": ("refilled", "it returned None", ("    return total.sum()", "    total.sum()")),
+    "the host waits for the copy before, in front of this one": (
+        "refilled",
+        "it must have waited for this copy before it fills the batch",
+        ("        with gpu.use_stream(side):\n", "        side.synchronize()\n        with gpu.use_stream(side):\n"),
+    ),
     "waits for the streams only": (
         "refilled",
         "fill (host) writes batch",

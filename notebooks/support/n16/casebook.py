@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from numbers import Real
+from types import FunctionType
 from typing import Any
 
 from support.kit.exercise import Exercise
@@ -39,15 +40,18 @@ def case(
 ) -> Exercise:
     """Make the exercise of a case: its answers are a job and a forecast.
 
-    mistakes: wrong repairs by their sentences. forecasts: wrong forecasts by theirs.
+    mistakes: wrong repairs by their sentences. forecasts: wrong forecasts by theirs. Those come first, and with a job
+    that is known to be right: whoever is wrong in the forecast alone need not wait for any other run than his own.
     """
     name = f"forecast_{number}"
+    known_right = FunctionType(job.__code__, job.__globals__, job.__name__)
 
     def fault(answer: tuple[Any, Any]) -> str:
-        return fault_of(answer[0]) or fault_of_forecast(name, answer[1], forecast)
+        of_job = "" if answer[0] is known_right else fault_of(answer[0])
+        return of_job or fault_of_forecast(name, answer[1], forecast)
 
-    wrong = {sentence: (mistake, forecast) for sentence, mistake in mistakes.items()}
-    wrong |= {sentence: (job, value) for sentence, value in forecasts.items()}
+    wrong = {sentence: (known_right, value) for sentence, value in forecasts.items()}
+    wrong |= {sentence: (mistake, forecast) for sentence, mistake in mistakes.items()}
     what = f"job_{number} and {name}"
     return Exercise(what, reference=(job, forecast), answers=2, judge=judged(fault, praise), mistakes=wrong)
 

@@ -68,8 +68,10 @@ def choose_size(config: pytest.Config, items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     choose_size(config, items)
+    files = {item.path for item in items}  # far fewer than tests
+    on_gpus = {path for path in files if GPU in path.parents}
     for item in items:
-        if GPU in item.path.parents:
+        if item.path in on_gpus:
             item.add_marker(pytest.mark.gpu)
     needs_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if needs_gpu:

@@ -1,7 +1,8 @@
 """Build the simulated device with the C++ compiler of this machine: once for each torch and each state of the source.
 
-The library lies in a cache folder, $XDG_CACHE_HOME or ~/.cache, and is found there the next time. Two processes that
-build at once do no harm: each writes a file of its own and then gives it its name.
+The library lies in a cache folder, $XDG_CACHE_HOME or ~/.cache, and is found there the next time. Of processes that
+need it at once one builds and the others wait for it. Where the folder's file system has no locks each builds, which
+does no harm: each writes a file of its own and then gives it its name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -80,8 +83,8 @@ def command(compiler: str, target: Path) -> list[str]:
 def build_library() -> Path:
     """Return the library, which is built if it is not there yet: 20 to 60 seconds, once; a line says so.
 
-    Raises BuildError where there is no compiler, where it fails, where the cache folder can't be written to, and on
-    Windows.
+    While another process builds it, this one waits. Raises BuildError where there is no compiler, where it fails, where
+    the cache folder can't be written to, and on Windows.
     """
     if sys.platform == "win32":
         raise BuildError("the simulated device is for Linux and macOS; on Windows it can be built in WSL")
@@ -95,9 +98,11 @@ def build_library() -> Path:
     unfinished = library.with_suffix(f".{os.getpid()}.tmp")
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.touch()  # where nothing can be written it is said now, not behind half a minute of compiling
-        _run(command(compiler, unfinished), library.parent)
-        os.replace(unfinished, library)
+        with _one_at_a_time(library.parent):
+            if not library.exists():  # else another process has built it meanwhile
+                unfinished.touch()  # where nothing can be written it is said now, not behind half a minute of compiling
+                _run(command(compiler, unfinished), library.parent)
+                os.replace(unfinished, library)
     except OSError as error:
         way_out = "set XDG_CACHE_HOME to a folder that can be written to"
         raise BuildError(f"the simulated GPU could not be stored in {library.parent} ({error}): {way_out}") from error
@@ -106,6 +111,20 @@ def build_library() -> Path:
             unfinished.unlink()
     print(f"… built in {time.monotonic() - start:.0f} s.", flush=True)
     return library
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in such a block for this folder; the system lets go of who was killed in one."""
+    import fcntl  # Windows has none
+
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
 
 
 def _run(call: list[str], folder: Path) -> None:

@@ -37,6 +37,8 @@ def _text(lines: Sequence[bytes], node: ast.stmt) -> str:
 
 def shows(source: str, names: Set[str] = SHOWS) -> list[str]:
     """Return the calls that show an interactive figure, in order. names: of the calls; for all, SHOWS | LIVES."""
+    if not any(name in source for name in names):
+        return []  # most show none, and need not be read
     calls = [
         node.func for text in statements(source) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)
     ]

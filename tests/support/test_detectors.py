@@ -13,6 +13,7 @@ import textwrap
 import pytest
 import torch
 
+from support.kit.portable import lacking
 from tests.rooms import EXERCISES, ROOMS
 from tests.support.exercises import ask, be_patient, made_with, parts_of_each, without_return, written_with
 from tools.hygiene import joined
@@ -83,7 +84,7 @@ FUNCTIONS = [name for name, exercise in EXERCISES.items() if all(map(callable, e
 def mistakes():
     """Yield every mistake of every exercise; where a trial starts ranks, the suite takes each third."""
     for name, exercise in EXERCISES.items():
-        starts_ranks = "multiprocessing" in exercise.needs()["judge"]
+        starts_ranks = "multiprocessing" in lacking(exercise.view, exercise.fault, exercise.judge)
         for number, mistake in enumerate(exercise.famous):
             only_to_prove = starts_ranks and number % 3 > 0
             marks = [pytest.mark.prove] if only_to_prove else []

@@ -52,7 +52,7 @@ def outputs(path: Path) -> list:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     path = write(tmp_path_factory.mktemp("save") / "small.ipynb", SMALL, {5: ["raises-exception"]})
     texts = []
-    for _ in range(3):
+    for _ in range(2):
         save.save(path)
         texts.append(path.read_text())
     return path, texts
@@ -65,8 +65,8 @@ def test_every_cell_has_run_and_neither_savings_nor_editors_leave_a_trace_in_the
     assert set(notebook.metadata) == {"kernelspec", "language_info", "idt"}
     assert "version" not in notebook.metadata.language_info
     assert {key for cell in notebook.cells for key in cell.metadata} == {"tags"}
-    _, (first, second, third) = saved
-    assert first == second == third
+    _, (first, second) = saved
+    assert first == second  # and so each one after it, which begins with the same bytes
 
 
 def test_text_is_stored_joined_and_an_interactive_figure_as_its_first_frame(saved: tuple[Path, list[str]]) -> None:

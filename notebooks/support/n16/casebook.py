@@ -49,8 +49,8 @@ def case(
     def fault(answer: tuple[Any, Any]) -> str:
         return fault_of_forecast(name, answer[1], forecast) or fault_of(answer[0])
 
-    wrong = {sentence: (mistake, forecast) for sentence, mistake in mistakes.items()}
-    wrong |= {sentence: (job, value) for sentence, value in forecasts.items()}
+    wrong = {sentence: (job, value) for sentence, value in forecasts.items()}
+    wrong |= {sentence: (mistake, forecast) for sentence, mistake in mistakes.items()}
     what = f"job_{number} and {name}"
     return Exercise(what, reference=(job, forecast), answers=2, judge=judged(fault, praise), mistakes=wrong)
 

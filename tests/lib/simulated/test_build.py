@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -112,14 +113,46 @@ def test_it_is_built_once_and_says_so(cache, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_two_processes_at_once_both_get_a_whole_library(cache, tmp_path, monkeypatch):
-    slow = 'printf whole > "$target"; sleep 0.3; printf " and built" >> "$target"'
-    monkeypatch.setenv("CXX", str(compiler(tmp_path, slow)))
+def two_at_once():
     code = "from lib.simulated.build import build_library; print(build_library().read_text())"
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    for process in both:
-        said, _ = process.communicate(timeout=120)
-        assert said.splitlines()[-1] == "whole and built"
+    return [process.communicate(timeout=120)[0].splitlines()[-1] for process in both]
+
+
+@pytest.fixture
+def slow(tmp_path, monkeypatch):
+    """A compiler that takes longer than two processes differ in starting; return the file that has a line per call."""
+    calls = tmp_path / "calls"
+    script = f'echo . >> {calls}; printf whole > "$target"; sleep 2; printf " and built" >> "$target"'
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, script)))
+    return calls
+
+
+def test_of_two_processes_at_once_one_builds_and_both_get_a_whole_library(cache, slow):
+    assert two_at_once() == ["whole and built"] * 2
+    assert slow.read_text() == ".\n"
+
+
+def test_where_folders_have_no_locks_two_processes_at_once_both_get_a_whole_library(cache, slow, tmp_path, monkeypatch):
+    (tmp_path / "fcntl.py").write_text("LOCK_EX = 2\ndef flock(place, how):\n    raise OSError(95, 'not supported')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert two_at_once() == ["whole and built"] * 2
+
+
+def test_who_is_killed_while_building_keeps_nobody_waiting(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, 'echo whole > "$target"; exec sleep 60')))
+    code = "from lib.simulated.build import build_library; build_library()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as process:
+        while not library_path().parent.exists() or not any(path.stat().st_size for path in found_in(cache)):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, 'echo whole > "$target"')))
+    assert build_library().read_text() == "whole\n"
+
+
+def found_in(cache):
+    return [path for path in cache.rglob("*.tmp") if path.is_file()]
 
 
 def test_another_source_or_another_torch_is_another_library(cache, monkeypatch):

@@ -183,6 +183,11 @@ BROKEN = {
         "# fmt: off\na = [1,\n     2]\nf(a)",
         "# fmt: off\na = [1,\n     2]\n# fmt: on\nb = {}\n# fmt: off\nf(a)\n# fmt: on",
     ],
+    "torn bracket": [
+        "try: f()\nexcept (\n    Exception\n):  # whatever it is\n    pass",
+        "a: tuple[\n    int, ...\n] = ()  # so many",
+        "f(\n    a, b\n)  # because",
+    ],
 }
 KEPT = {
     "long file": [FILE * "pass\n"],
@@ -203,6 +208,12 @@ KEPT = {
         "@pytest.mark.parametrize('a', [(1, 2),\n                               (3, 4)])  # fmt: skip\ndef f(a): g(a)",
         "assert f(1) == [[1, 2],\n               [3, 4]]  # fmt: skip",
         "# fmt: off\na = [1,\n     2]\n# fmt: on\nf(a)",
+    ],
+    "torn bracket": [
+        "# because\nf(a, b)",
+        "f(\n    a,\n    b,\n)  # because",
+        "f(\n    a, b\n)  # type: ignore[arg-type]",
+        f"f(\n    {110 * 'a'}\n)  # because",
     ],
 }
 

@@ -1,5 +1,14 @@
 """One model on many devices: micro-batches, workers, checkpoints, the order of backward; and GPipe, all of it.
 
+gpipe, balance                            the model, as an experiment uses it; how many layers each partition gets
+pipeline, worker                          the engine, clock by clock, and the threads that compute for it
+partition_tasks, layer                    what a partition does with a micro-batch: the task, and the call inside it
+copy, checkpoint, backward_order          the nodes that a step adds to the autograd graph, and their order
+skip, skip_layout, skip_tracker           tensors that skip layers: who stashes them, who pops them
+portal, portal_tracker                    the way of such a tensor past the partitions between
+batchnorm                                 statistics of the whole mini-batch
+watch, structure, looking, checksums      whether a partition, computed again, is what it was in forward
+
 torchgpipe's public names are all here, under their own names. Two of them are modules in this package as well, and so
 have their own way: lib.pipeline.checkpoint.checkpoint and lib.pipeline.worker.worker.
 

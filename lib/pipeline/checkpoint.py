@@ -24,7 +24,7 @@ from lib.runtime.dependency import fork_batch, get_phony, join_batch
 from lib.runtime.device import default_generator, has_streams
 from lib.runtime.microbatch import Batch, Function, TensorOrTensors, Tensors
 from lib.runtime.no_gradient import Passage, hand_on, leads_back
-from lib.runtime.sharing import Lending
+from lib.runtime.sharing import Lending, nothing_shared
 from lib.runtime.thread_state import Modes, PerThread, Values, during, goes_along
 
 
@@ -125,7 +125,7 @@ class Checkpointing:
         owns_random_numbers: bool = False,
         phony: Tensor | None = None,
         shared: Sequence[int] = (),
-        shared_after: Callable[[], Sequence[int]] = tuple,
+        shared_after: Callable[[], Sequence[int]] = nothing_shared,
     ) -> None:
         device = batch[0].device
         self.function = function

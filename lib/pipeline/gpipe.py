@@ -1,4 +1,32 @@
-"""GPipe: an nn.Sequential cut into partitions, through which every mini-batch runs in micro-batches."""
+"""GPipe: an nn.Sequential cut into partitions, through which every mini-batch runs in micro-batches.
+
+How it differs from the module that it was made of, beyond speed and memory:
+
+Forward. Random numbers repeat under torch.manual_seed, but are not those of the module alone
+(lib.runtime.random_state); what is computed again draws the same, also inside torch.utils.checkpoint and in a compiled
+layer, or raises RuntimeError where torch has other code for it by then. Layers see the caller's contextvars. A write
+into one of two tensors that share memory across a cut raises RuntimeError.
+
+Threads. On a CPU partitions overlap in forward; backward runs in one thread, autograd's for all CPUs. Where the caller
+is in a mode that only its thread can have (FlopCounterMode, save_on_cpu; see lib.runtime.thread_state), all runs there.
+Worker threads live as long as the model; pickle, deepcopy and fork leave them behind.
+
+Backward of what is checkpointed goes in parts: hooks of parameters are called for each, torch.autograd.grad and
+backward(inputs=…) don't reach parameters. What comes out of it wants a gradient, also where all parameters before are
+frozen: a layer that then writes in place what the one before has saved raises torch's own error ("never" works, and
+inplace=False). Backward comes to all that a partition returned: the hook of a tensor that the loss ignores is called
+with None. But it makes nothing of nothing: a layer to which no gradient comes has None, also where a function in it (a
+compiled layer has one) would make zeros; torch's reentrant checkpoint, which adds them by itself, is refused there.
+
+Recomputation. What is recomputed is what ran, or backward raises RuntimeError before it, naming what has changed since
+forward (lib.pipeline.watch):
+- a parameter, also by a fused optimizer, by `p.data = …`, by torch.func.functional_call, or in requires_grad;
+- train or eval, or another attribute of a layer that is a number, str, bool, None or a tuple of such (Dropout.p);
+- a layer or a hook (forward, backward) that came, went, or took another's place.
+What layers change in their own forward, or their hooks in backward, is not meant: counters, caches, statistics. Not
+seen without `check`: writes through `p.data` and to buffers. Not seen at all: what an attribute of another kind holds,
+hooks for all modules. With checkpoint="never" all this is as in the plain module.
+"""
 
 from __future__ import annotations
 
@@ -66,29 +94,10 @@ class GPipe(nn.Module):
     then reads all of its partition's first, which took more than half as long again where layers are small.
 
     Input and output are a tensor or a tuple of tensors with the batch in dimension 0; so is what passes between two
-    partitions, of any dtype; a write into one of two that share memory across a cut raises RuntimeError. Random numbers
-    repeat under torch.manual_seed, but are not those of `module` alone (see lib.runtime.random_state); what is computed
-    again draws the same, also inside torch.utils.checkpoint and in a compiled layer, or raises RuntimeError where torch
-    has other code for it by then. On a CPU partitions overlap in forward; backward runs in one thread, autograd's for
-    all CPUs. Layers see the caller's contextvars. Where the caller is in a mode that only this thread can have
-    (FlopCounterMode, save_on_cpu; see lib.runtime.thread_state) all runs there. Worker threads live as long as the
-    model; pickle, deepcopy and fork leave them behind. The state dict has the partitions in its keys; one of `module`
-    can be loaded all the same.
-
-    What is checkpointed goes backward in parts: hooks of parameters are called for each, torch.autograd.grad and
-    backward(inputs=…) don't reach parameters. What comes out of it wants a gradient, also where all parameters before
-    are frozen: a layer that then writes in place what the one before has saved raises torch's own error ("never" works,
-    and inplace=False). Backward comes to all that a partition returned: the hook of a tensor that the loss ignores is
-    called with None. But it makes nothing of nothing: a layer to which no gradient comes has None, also where a
-    function in it (a compiled layer has one) would make zeros; torch's reentrant checkpoint, which adds them by itself,
-    is refused there. What is recomputed is what ran, or backward raises RuntimeError before that recomputation, naming
-    what has changed since forward:
-    - a parameter, also by a fused optimizer, by `p.data = …`, by torch.func.functional_call, or in requires_grad;
-    - train or eval, or another attribute of a layer that is a number, str, bool, None or a tuple of such (Dropout.p);
-    - a layer or a hook (forward, backward) that came, went, or took another's place.
-    What layers change in their own forward, or their hooks in backward, is not meant: counters, caches, statistics.
-    Not seen without `check`: writes through `p.data` and to buffers. Not seen at all: what an attribute of another kind
-    holds, hooks for all modules. With "never" all this is as in the plain module.
+    partitions, of any dtype. What is computed again is what ran, or backward raises RuntimeError, naming the parameter,
+    setting, layer or hook that has changed since forward. The state dict has the partitions in its keys; one of
+    `module` can be loaded all the same. Random numbers, threads, hooks, and what else is not as in `module`: see the
+    docstring of this file, lib.pipeline.gpipe.
 
     Raises TypeError if module is no nn.Sequential, ValueError for a wrong balance, chunks < 1, an unknown checkpoint
     mode, a layer, parameter or buffer of a BatchNorm used twice, IndexError for fewer devices than partitions. An error

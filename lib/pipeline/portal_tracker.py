@@ -56,9 +56,8 @@ class SkipTrackerThroughPortals(SkipTracker):
         super().__init__()
         self.skip_layout = skip_layout
         self.portals: dict[Key, Portal] = {}
-        self.shared: tuple[
-            int, ...
-        ] = ()  # tensors of the micro-batch that have memory in common with others, or hidden ones
+        # which tensors of the micro-batch have memory in common with each other, or with hidden ones
+        self.shared: tuple[int, ...] = ()
         self._shared: set[Key] = set()  # and these hidden ones: nobody may write them
         self.begin(Crossing())
 

@@ -10,6 +10,8 @@ A pipeline's lane is the partition, the label the operation and the micro-batch:
 short. On a CPU a span is the time of the call. On an accelerator it lies between two events of a stream, which are read
 when the recorder ends: the run itself is never waited for. Without a recorder, a span costs one look at a global
 variable.
+
+What notebooks call a recording is something else: results of another machine, support.recordings.
 """
 
 from __future__ import annotations

@@ -38,6 +38,11 @@ def sharing(tensors: Sequence[Tensor]) -> list[int]:
     return sorted(found)
 
 
+def nothing_shared() -> Sequence[int]:
+    """Return the numbers of the tensors that share memory, where none does: what `shared_after` is, if nobody says."""
+    return ()
+
+
 def version(tensor: Tensor) -> int:
     """Return how often a tensor has been written; 0 in inference mode, where torch does not count that."""
     return 0 if tensor.is_inference() else tensor._version
@@ -121,7 +126,7 @@ class Lending:
         function: Function,
         batch: Batch,
         shared: Sequence[int] = (),
-        shared_after: Callable[[], Sequence[int]] = tuple,
+        shared_after: Callable[[], Sequence[int]] = nothing_shared,
     ) -> Batch:
         """Return function(batch); what it hands on as it came is the batch's, not a copy. Raises TypeError for none.
 

@@ -1,4 +1,12 @@
-"""Schedules as tables: who works on which micro-batch when; made, checked, simulated, and run."""
+"""Schedules as tables: who works on which micro-batch when; made, checked, simulated, and run.
+
+table, makers, legal         the table itself; who makes one; whether it can run
+simulate, choice             what it will do; which one is the fastest that fits
+costs                        what actions cost here, measured
+executor, rank_threads       runs a table in this process: what is given, and the threads of the ranks
+stage, split_backward        a module cut off from its neighbours; its backward in two halves
+distributed                  runs a table on processes: torch.distributed.pipelining
+"""
 
 from lib.schedules.choice import Choice, choose
 from lib.schedules.legal import ScheduleError, slotted, validate

@@ -46,9 +46,8 @@ from lib.runtime.partitions import BalanceError, verify_module
 from lib.runtime.recording import device_span
 from lib.schedules.legal import validate
 from lib.schedules.makers import MAKERS
-from lib.schedules.simulate import KINDS
 from lib.schedules.split_backward import arrives_again
-from lib.schedules.table import Action, Op, Schedule
+from lib.schedules.table import KINDS, Action, Op, Schedule
 
 
 class EngineStage(pipelining.PipelineStage):

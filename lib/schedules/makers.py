@@ -425,4 +425,4 @@ MAKERS = {
         Maker("PipeDream", pipedream, flushes=False),
     )
 }
-"""All makers, by name. A further one is a function above and an entry here."""
+"""All makers, by name. A further one is a function above, an entry here, and its name in lib/schedules/__init__.py."""

@@ -35,9 +35,8 @@ from lib.runtime.queues import next_answer
 from lib.runtime.random_state import Seeds, listening
 from lib.runtime.recording import device_span, read
 from lib.runtime.thread_state import Modes
-from lib.schedules.simulate import KINDS
 from lib.schedules.stage import Parcel, Stage
-from lib.schedules.table import Action, Schedule
+from lib.schedules.table import KINDS, Action, Schedule
 from lib.timeline import Recorder, Trace
 
 Queue: TypeAlias = "SimpleQueue[tuple[Parcel, Any] | None]"  # with the event after which the parcel is ready

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from lib.schedules.legal import in_order
+from lib.schedules.table import KINDS as KINDS
 from lib.schedules.table import Action, Op, Schedule
 from lib.timeline import Trace, Work, play
 
 Cost: TypeAlias = float | Iterable[float]
 HELD = {"F": 1, "B": -1, "I": 0, "W": -1}  # by how many activations an action changes what its rank holds
-KINDS = {"F": "forward", "B": "backward", "I": "input", "W": "weight"}
 
 
 class Costs(NamedTuple):

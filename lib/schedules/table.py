@@ -22,6 +22,7 @@ from lib.files import whole_or_not_at_all
 
 Op: TypeAlias = Literal["F", "B", "I", "W"]
 OPS: tuple[Op, ...] = ("F", "B", "I", "W")
+KINDS = {"F": "forward", "B": "backward", "I": "input", "W": "weight"}  # as spans of a timeline call them
 # What is done to a micro-batch at a stage: a backward is whole, or in two halves.
 WHOLE: tuple[Op, ...] = ("F", "B")
 SPLIT: tuple[Op, ...] = ("F", "I", "W")

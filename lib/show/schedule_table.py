@@ -13,7 +13,8 @@ from matplotlib.patches import Patch
 from lib.schedules import Action, Schedule, ScheduleError, live_activations, waits_for
 from lib.schedules.legal import Turn, needs, playable, validate
 from lib.schedules.makers import MAKERS
-from lib.schedules.simulate import KINDS, Idle, simulate
+from lib.schedules.simulate import Idle, simulate
+from lib.schedules.table import KINDS
 from lib.show import style
 from lib.show.charts import row_bars
 from lib.show.lanes import FONT, LANE, idle, lane_rows, ticks

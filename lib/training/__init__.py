@@ -1,4 +1,7 @@
-"""Training on real ranks: starting them from a notebook, the model that they train, its state, what the logs say."""
+"""Training on real ranks: starting them from a notebook, which of them failed first, the state that outlives them.
+
+The small model that the notebooks' ranks train is none of lib's: notebooks/support/training.py.
+"""
 
 from lib.training.launch import RankError, RankTimeoutError, Run, torchrun
 from lib.training.state import load_state, save_state

@@ -8,6 +8,8 @@ python -m support.recordings [NAME …]     make some, or all for which a GPU is
 python -m support.recordings --list       what there is, and what is there
 
 Each has a process of its own: what fails does not stop the others. Exit code 1 if one failed, or if there is no GPU.
+
+What a Recorder takes down, spans on a clock, is something else: lib.timeline and lib.runtime.recording.
 """
 
 from __future__ import annotations

@@ -232,9 +232,8 @@ REFUSALS = (
         "modified by an inplace operation|leaf Variable that requires grad is being used in an in-place"
         # behind a hook, where the pipeline wants a gradient
         "|is a view and (is being|its base or another view of its base has been) modified inplace",
-        lambda case, planned, changed: (
-            changed or (case.writes and (planned.schedule is None or case.has("pipeline")))
-        ),  # or of views of the input
+        # changed, or a view of the input is written
+        lambda case, planned, changed: changed or (case.writes and (planned.schedule is None or case.has("pipeline"))),
     ),
     Refusal(
         "reentrant, and ignored by the loss",

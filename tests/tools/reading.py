@@ -21,6 +21,8 @@ from tools.project import ROOT
 FILE = 450
 #: Lines at most in a function, its docstring included: one screen.
 FUNCTION = 60
+#: Columns of a line in notebooks and what is beside them (notebooks/ruff.toml); elsewhere there are 120.
+NARROW = 110
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Kind = type[ast.AST] | tuple[type[ast.AST], ...]
@@ -94,6 +96,21 @@ def formatting_off(text: str) -> Iterator[str]:
         )
 
 
+_CLOSES = re.compile(r"\s*([\])}].*?)  # (?!fmt: |type: |noqa)")
+
+
+def torn_bracket(text: str) -> Iterator[str]:
+    """A comment that does not fit behind its line stands above it: else the formatter takes the line apart for it."""
+    lines = text.splitlines()
+    for number, (opens, inside, closes) in enumerate(zip(lines, lines[1:], lines[2:], strict=False), start=1):
+        end = _CLOSES.match(closes)
+        if end is None or not opens.endswith(("(", "[", "{")) or inside.endswith(","):
+            continue
+        whole = f"{opens}{inside.strip()}{end[1]}"
+        if len(whole) <= NARROW:
+            yield f"line {number}: `{opens.strip()}` is torn open by the comment behind it. Write the comment above"
+
+
 def _shortened(node: ast.AST) -> str:
     first, *more = ast.unparse(node).splitlines()
     return f"`{first}`" if len(first) <= 80 and not more else f"`{first[:80]} …`"
@@ -106,6 +123,7 @@ RULES: dict[str, Rule] = {
     "unrelated values": unrelated_values,
     "nested conditional": nested_conditional,
     "formatting off": formatting_off,
+    "torn bracket": torn_bracket,
 }
 
 #: What a reader writes, word for word as the solutions' cells have it; and a cell may do in one line what a module

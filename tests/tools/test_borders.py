@@ -151,6 +151,29 @@ def test_no_file_name_stands_twice_in_lib():
     assert not twice, f"open one of these and you may be at the wrong door: {twice}"
 
 
+#: So many files need a map, in the docstring of the folder's __init__: lines that begin with names of files.
+NEEDS_A_MAP = 10
+MAPPED = [
+    folder
+    for base in ("lib", "notebooks/support/kit")
+    for folder in [ROOT / base, *(ROOT / base).iterdir()]
+    if folder.is_dir() and len(list(folder.glob("*.py"))) > NEEDS_A_MAP
+]
+
+
+@pytest.mark.parametrize("folder", MAPPED, ids=lambda folder: folder.name)
+def test_a_large_folder_has_a_map_that_names_each_of_its_files_once(folder: Path):
+    map_of_it = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    rows = re.findall(r"(?m)^((?:[a-z_]+, )*[a-z_]+) {2,}\S", map_of_it)
+    named = [name for row in rows for name in row.split(", ")]
+    there = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    assert sorted(named) == sorted(there)
+
+
+def test_the_folders_that_need_a_map_are_found():
+    assert {folder.name for folder in MAPPED} >= {"data", "pipeline", "runtime", "schedules", "streams", "kit"}
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_code_is_laid_out_to_be_read(rule: str):
     found = findings(rule)
@@ -183,6 +206,11 @@ BROKEN = {
         "# fmt: off\na = [1,\n     2]\nf(a)",
         "# fmt: off\na = [1,\n     2]\n# fmt: on\nb = {}\n# fmt: off\nf(a)\n# fmt: on",
     ],
+    "torn bracket": [
+        "try: f()\nexcept (\n    Exception\n):  # whatever it is\n    pass",
+        "a: tuple[\n    int, ...\n] = ()  # so many",
+        "f(\n    a, b\n)  # because",
+    ],
 }
 KEPT = {
     "long file": [FILE * "pass\n"],
@@ -203,6 +231,12 @@ KEPT = {
         "@pytest.mark.parametrize('a', [(1, 2),\n                               (3, 4)])  # fmt: skip\ndef f(a): g(a)",
         "assert f(1) == [[1, 2],\n               [3, 4]]  # fmt: skip",
         "# fmt: off\na = [1,\n     2]\n# fmt: on\nf(a)",
+    ],
+    "torn bracket": [
+        "# because\nf(a, b)",
+        "f(\n    a,\n    b,\n)  # because",
+        "f(\n    a, b\n)  # type: ignore[arg-type]",
+        f"f(\n    {110 * 'a'}\n)  # because",
     ],
 }
 
@@ -229,7 +263,7 @@ def test_the_reading_path_takes_two_sittings():
     text = (ROOT / "docs" / "lib.md").read_text(encoding="utf-8")
     path = text[text.index("**Read it in two sittings.**") :].split("\n## ")[0]
     files = re.findall(r"\]\(\.\./(lib/[a-z_/]+\.py)\)", path)
-    assert len(files) == 12
+    assert len(files) == 13
     length = sum(lines(ROOT / file) for file in files)
     assert length <= 2_400, f"{length} lines are more than two sittings: take a file off the path"
     told = int(re.findall(r"That is about ([\d,]+) lines", path)[0].replace(",", ""))

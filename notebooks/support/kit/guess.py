@@ -52,9 +52,7 @@ def guess(
             return Verdict("note", f"{said}: that is it, {what} = {shown}.")
         if near(my_guess, truth, max(0.25, 2 * tolerance)):
             return Verdict("note", f"{said}: close, {what} = {shown}.")
-    except (
-        Exception
-    ):  # a guess may be anything, an array or an object that cannot be compared: it is only a guess
+    except Exception:  # a guess may be anything, also what cannot be compared: it is only a guess
         pass
     return Verdict("note", f"{said}; {what} = {shown}. Read on for the reason.")
 

@@ -78,9 +78,8 @@ def _outside(thing: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a function or class names, or holds, by name."""
     if isinstance(thing, type):
         for name, value in vars(thing).items():
-            if isinstance(value, FunctionType) or not name.startswith(
-                "__"
-            ):  # __iter__ is the reader's, __doc__ isn't
+            # __iter__ is the reader's, __doc__ isn't
+            if isinstance(value, FunctionType) or not name.startswith("__"):
                 yield name, value
         return
     function = getattr(thing, "__func__", thing)

@@ -108,9 +108,8 @@ def known_by(error: BaseException) -> str:
 
 
 def _is_the_readers(filename: str) -> bool:
-    if filename.startswith("<frozen") or filename.endswith(
-        ".pyx"
-    ):  # NumPy's compiled parts name their source
+    # NumPy's compiled parts name their source
+    if filename.startswith("<frozen") or filename.endswith(".pyx"):
         return False
     if Path(filename).name in IN_PLACE_OF_THE_READERS:
         return True

@@ -223,26 +223,10 @@ check_predict = Exercise(
             ([9, 99, 9, 9, 9], 2, ENOUGH, 0, 1, 2, 12, 1),  # places decide
             ([30, 5, 5, 5, 5], 2, ENOUGH, 0, 0, 0, 1, 4),  # worker 1 is free, and batch 2 isn't its own
             ([20] * 12, 3, ENOUGH, 5, 1, 3, 12, 2),
-            (
-                [30, 3, 3, 3, 30, 30, 9, 50, 30, 30, 30],
-                2,
-                ENOUGH,
-                0,
-                1,
-                2,
-                12,
-                1,
-            ),  # rules 2 and 3 in all their parts
-            (
-                [5, 5, 5, 5, 60, 5, 5],
-                2,
-                ENOUGH,
-                0,
-                1,
-                15,
-                3,
-                2,
-            ),  # the first batch that has to wait for its order
+            # rules 2 and 3 in all their parts
+            ([30, 3, 3, 3, 30, 30, 9, 50, 30, 30, 30], 2, ENOUGH, 0, 1, 2, 12, 1),
+            # the first batch that has to wait for its order
+            ([5, 5, 5, 5, 60, 5, 5], 2, ENOUGH, 0, 1, 15, 3, 2),
             ([26, 20, 23, 20], 1, ENOUGH, 0, 1, 15, 3, 1),
             ([3, 8, 5, 3, 8, 5], 2, ENOUGH, 30, 1, 1, 4, 2),  # the storage is slower than the load
             ([8, 5, 60, 8, 8, 5, 5, 8, 5, 3, 8, 40], 2, ENOUGH, 0, 1, 2, 2, 3),  # how many places there are

@@ -375,15 +375,13 @@ class _Trial:
             return f"after {self.end(failed)}, {plural(self.team.alive(), 'worker')} still there. {why}"
         workers = self.case.workers
         started = len(self.team.workers)
-        if (
-            not min(workers, len(self.due)) <= started <= workers
-        ):  # those that would get no order may be left out
+        # those that would get no order may be left out
+        if not min(workers, len(self.due)) <= started <= workers:
             return (
                 f"{plural(started, 'worker')} {'was' if started == 1 else 'were'} started, due are {workers}."
             )
-        queues = [
-            set(map(id, self.team.handed[k::workers])) for k in range(workers)
-        ]  # of each worker's orders
+        # of each worker's orders
+        queues = [set(map(id, self.team.handed[k::workers])) for k in range(workers)]
         in_all = len(set.union(*queues))
         if in_all != min(workers, len(self.due)) or any(len(own) > 1 for own in queues):
             return ONE_QUEUE

@@ -251,9 +251,8 @@ class WatchedTeam(Waits):
     def stuck(self, who: Hashable) -> None:
         """Tell the training process; workers wait on, until they are ended."""
         if who == self.trainer:
-            self.stuck_in = (
-                self.stuck_in or self.waiting[who][0]
-            )  # the first: clearing up then gets stuck, too
+            # the first: clearing up then gets stuck, too
+            self.stuck_in = self.stuck_in or self.waiting[who][0]
             raise Stuck
 
     def settle(self) -> bool:

@@ -87,9 +87,8 @@ class _WatchedFile:
     def read(self, size: int | None = -1) -> Any:
         text = self._file.read(size)
         if isinstance(text, str) and size is not None and size >= 0:
-            size = max(
-                size, len(text.encode())
-            )  # so many letters were asked for, and they take so many bytes
+            # so many letters were asked for, and they take so many bytes
+            size = max(size, len(text.encode()))
         self._watch.read_at_position(size)
         return self._told(text)
 

@@ -46,11 +46,8 @@ def _tries() -> Iterator[tuple[Orders, Any, float]]:
         orders = _by_dice(dice)
         costs = {kind: [dice.choice((0, 0.5, 1, 2, 3.25)) for _ in orders] for kind in "FBR"}
         yield orders, costs, dice.choice((0, 0.75, 4))
-    for m, n, make in (
-        (8, 4, turn_early),
-        (3, 40, gpipe),
-        (200, 2, turn_early),
-    ):  # who waits is asked many times
+    # who waits is asked many times
+    for m, n, make in ((8, 4, turn_early), (3, 40, gpipe), (200, 2, turn_early)):
         yield make(m, n), {"F": [1] * n, "B": [2] * n}, 0
 
 

@@ -95,9 +95,8 @@ def draw_rows(axes: Axes, run: TimedRun, end: float) -> None:
     def fits(text: str, span: Span) -> bool:
         return len(text) * FONT * 0.66 <= span.duration * points - 1.2
 
-    whole_names = all(
-        fits(span.label.lstrip("0123456789"), span) for span in run.trace
-    )  # F0; else 0 everywhere
+    # F0; else 0 everywhere
+    whole_names = all(fits(span.label.lstrip("0123456789"), span) for span in run.trace)
     for rank, lane in enumerate(run.trace.lanes):
         idle(axes, rank, [(wait.start, wait.end - wait.start) for wait in run.waits if wait.rank == rank])
         for span in run.trace.only(lane=lane):

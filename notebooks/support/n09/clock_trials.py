@@ -55,9 +55,8 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     if left is None:
         left = answers_left()
     said = [f"computed {met}", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
-    if not any(
-        kind in (*ERRORS, "RuntimeError", FAILS_LATER) for kind in kinds
-    ):  # after an error the run is over
+    # after an error the run is over
+    if not any(kind in (*ERRORS, "RuntimeError", FAILS_LATER) for kind in kinds):
         right = [task.label for task, batch in finalized if batch is task.batch]
         said.append(f"finalized: {', '.join(right) or 'none'}")
     return Sight(said, aside)

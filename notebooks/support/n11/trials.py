@@ -160,9 +160,8 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
     weights = [torch.tensor([0.5, -1.0, 2.0], requires_grad=True) for _ in range(2)]
     leaf = torch.tensor([1.0, 2.0, -0.5], requires_grad=needs_grad)
     x = leaf * 2
-    tie(
-        torch.ones(3, requires_grad=True) * 2, {}, torch.tanh, x
-    )  # what it raises by itself needs no Checkpoint
+    # what it raises by itself needs no Checkpoint
+    tie(torch.ones(3, requires_grad=True) * 2, {}, torch.tanh, x)
     shared: list[dict[str, Any]] = []
     edges = layers.edges
     far_ahead()

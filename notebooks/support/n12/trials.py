@@ -97,9 +97,8 @@ class _Layer(nn.Module):
     def computed(self, x: Tensor) -> Tensor:
         """Compute with one tensor."""
         i = j = -1
-        if (
-            self.watch is not None
-        ):  # noted first: what is computed again may end with the last tensor that is needed
+        # noted first: what is computed again may end with the last tensor that is needed
+        if self.watch is not None:
             watch, j = self.watch
             i = watch.note(j, x.detach())
         mask = torch.tensor([0.0, 1, 1, 1], dtype=x.dtype)
@@ -191,9 +190,8 @@ def fault_of_pipeline(
 
     asks: it asks its method `layer` what computes a pair. An order that nothing holds is told where all else is right.
     """
-    with_checkpoint(
-        torch.sin, torch.ones(1)
-    )  # the first one of a process imports for seconds: nobody's fault
+    # the first one of a process imports for seconds: nobody's fault
+    with_checkpoint(torch.sin, torch.ones(1))
     unheld = ""
     for case in cases:
         watch = case.watch(patience / 4)

@@ -106,9 +106,8 @@ def test_of_a_csv_of_torch_the_work_is_read_and_torch_reads_ours(tmp_path):
     refuses(ValueError, "row 1, column 1 of .*torch.csv: '1FF' is no action", Schedule.from_csv, "t", path)
     stages = [mock_stage(0, 4, ranks=2, index=index) for index in (0, 2)]
     engine = torch_pipelining.ScheduleInterleaved1F1B(stages, 4)
-    only_the_work = (
-        {"format": "compute_only"} if "format" in signature(engine._dump_csv).parameters else {}
-    )  # torch 2.8
+    # torch 2.8
+    only_the_work = {"format": "compute_only"} if "format" in signature(engine._dump_csv).parameters else {}
     engine._dump_csv(tmp_path / "torch.csv", **only_the_work)
     schedule = Schedule.from_csv("torch", tmp_path / "torch.csv")
     validate(schedule, stages=4, micro_batches=4)

@@ -197,7 +197,8 @@ class AsAnIterator:
             self.used.popleft().synchronize()
         if self.ready is None:
             raise StopIteration
-        (batch, copied), self.ready = self.ready, self.copy_of_the_next()
+        batch, copied = self.ready
+        self.ready = self.copy_of_the_next()
         self.user = self.gpu.current_stream()
         self.user.wait_event(copied)
         batch.record_stream(self.user)

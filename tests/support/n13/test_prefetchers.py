@@ -197,7 +197,8 @@ class AsAnIterator:
             self.used.popleft().synchronize()
         if self.ready is None:
             raise StopIteration
-        (batch, copied), self.ready = self.ready, self.copy_of_the_next()
+        batch, copied = self.ready
+        self.ready = self.copy_of_the_next()
         self.user = self.gpu.current_stream()
         self.user.wait_event(copied)
         batch.record_stream(self.user)
@@ -324,7 +325,7 @@ PLAIN = "as a plain `for` does, 12 batches may take 5 blocks"
         ),
         ("12 batches may take 12 blocks", edited(bounded, ("used.pop(0).synchronize()", "used.pop(0).query()"))),
         (
-            "stands still until copy of batch 1 (copy) is done",
+            "stands still until copy of batch 2 (copy) is done",
             edited(dropping_its_own, (POPS, POPS + "            ready[1].synchronize()\n")),
         ),
     ],
@@ -335,7 +336,7 @@ def test_a_prefetcher_whose_fault_only_some_users_meet_is_told_what_is_true_of_i
     assert says in verdict.message, verdict.message
 
 
-def test_who_takes_a_batch_into_yet_another_stream_lets_the_one_that_got_it_wait():
+def test_who_takes_a_batch_into_yet_another_stream_says_so_and_lets_the_one_that_got_it_wait():
     gpu = PretendGPU()
     got = gpu.current_stream()
     elsewhere = gpu.new_stream("elsewhere")
@@ -344,6 +345,7 @@ def test_who_takes_a_batch_into_yet_another_stream_lets_the_one_that_got_it_wait
         elsewhere.wait_stream(got)
         with gpu.use_stream(elsewhere), gpu.span(elsewhere, "", "F"):
             batch.square()
+        batch.record_stream(elsewhere)
         got.wait_stream(elsewhere)
         del batch
     assert not find_races(gpu.operations)

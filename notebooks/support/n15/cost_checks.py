@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 from support.kit.exercise import Exercise, cases
 from support.kit.mistakes import famous
+from support.kit.raised import Finding, named
+from support.kit.values import as_it_is
 from support.n15.plans import Model
 from support.n15.solved import exposed, memory_of_rank, step_parts
 
@@ -26,7 +30,12 @@ def _away(got: Any, expected: float, form: str) -> str:
 
 
 def _by_formula(
-    reference: Any, cases_: Any, fault: Any, praise: str, table: Mapping[str, Sequence[str]]
+    reference: Any,
+    cases_: Any,
+    fault: Any,
+    praise: str,
+    table: Mapping[str, Sequence[str]],
+    view: Callable[..., Callable[..., Any]] = as_it_is,
 ) -> Exercise:
     """Make an exercise that is one formula: compared in all cases, its mistakes are edits of the reference."""
     return Exercise(
@@ -36,6 +45,7 @@ def _by_formula(
         fault=fault,
         praise=praise + " in {count} cases",
         throughout=True,
+        view=view,
         mistakes=famous(reference, table),
     )
 
@@ -234,6 +244,26 @@ check_exposed = _by_formula(
 _NAMES = ("pipeline", "reduction left over", "gathering", "gathering left over")
 
 
+def _asking_for_an_int(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a reader's `exposed` that counts buckets say whose fault it is that it was given 8.0 of them."""
+
+    @wraps(answer)
+    def asked(**case: Any) -> Any:
+        try:
+            return answer(**case)
+        except TypeError as error:
+            for frame, _ in traceback.walk_tb(error.__traceback__):
+                buckets = frame.f_locals.get("buckets")
+                if frame.f_code.co_name == "exposed" and isinstance(buckets, float):
+                    raise Finding(
+                        f"`my_exposed` was given {buckets!r} buckets and raised {named(error)}: buckets are an int, "
+                        "and / gives a float also where it leaves no rest."
+                    ) from error
+            raise
+
+    return asked
+
+
 def _parts(got: Any, expected: Sequence[float], case: Mapping[str, Any]) -> str:
     if not isinstance(got, (tuple, list)) or len(got) != len(_NAMES):
         return f"expected four numbers of seconds, got {got!r}"
@@ -325,4 +355,5 @@ check_parts = _by_formula(
             _LATE.replace("forward", "m * forward"),
         ),
     },
+    _asking_for_an_int,
 )

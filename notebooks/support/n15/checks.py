@@ -299,7 +299,7 @@ check_average = Exercise(
 )
 
 
-# ---- exercise 4: the norm over the stages
+# ---- exercise 7: the norm over the stages
 
 
 def _own_norm(parameters: Any, max_norm: float, group: Any, dist: Any) -> float:

@@ -50,7 +50,7 @@ def _by_formula(
     )
 
 
-# ---- exercise 5: bytes of a rank
+# ---- exercise 4: bytes of a rank
 
 
 def _bytes(got: Any, expected: float, case: Mapping[str, Any]) -> str:
@@ -183,7 +183,7 @@ check_memory = _by_formula(
 )
 
 
-# ---- exercise 6: what of a reduction is not hidden
+# ---- exercise 5: what of a reduction is not hidden
 
 
 def _seconds(got: Any, expected: float, case: Mapping[str, Any]) -> str:
@@ -238,7 +238,7 @@ check_exposed = _by_formula(
 )
 
 
-# ---- exercise 7: a step under 1F1B, by its parts
+# ---- exercise 6: a step under 1F1B, by its parts
 
 
 _NAMES = ("pipeline", "reduction left over", "gathering", "gathering left over")

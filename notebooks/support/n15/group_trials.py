@@ -185,7 +185,7 @@ def _kind(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-# ---- exercise 4: the norm over the stages of a pipeline
+# ---- exercise 7: the norm over the stages of a pipeline
 
 Stages = Sequence[Sequence["Tensor | None"]]
 """The gradients of each stage."""

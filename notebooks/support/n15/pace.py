@@ -26,18 +26,22 @@ class Listening:
         return getattr(self._dist, name)
 
     def send(self, tensor: Any, dst: int) -> None:
+        """Note a message, and send it."""
         self._log.append(("send", dst))
         self._dist.send(tensor, dst)
 
     def isend(self, tensor: Any, dst: int) -> Any:
+        """Note a message, and begin to send it."""
         self._log.append(("send", dst))
         return self._dist.isend(tensor, dst)
 
     def recv(self, tensor: Any, src: int) -> None:
+        """Note that a message is needed now, and receive it."""
         self._log.append(("recv", src))
         self._dist.recv(tensor, src)
 
     def irecv(self, tensor: Any, src: int) -> Any:
+        """Begin to receive; its handle notes when the message is needed."""
         handle = self._dist.irecv(tensor, src)
         return _Coming(handle, src, self._log)
 

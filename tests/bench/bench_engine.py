@@ -81,7 +81,7 @@ def once(step: Callable[[], Sequence[Tensor]], modules: list[nn.Module]) -> Foun
     hooks = [module.register_forward_hook(count(k)) for k, module in enumerate(modules)]
     for module in modules:
         module.zero_grad()
-    losses = [float(loss) for loss in step()]
+    losses = [float(loss.detach()) for loss in step()]
     for hook in hooks:
         hook.remove()
     grads = [p.grad.clone() for module in modules for p in module.parameters() if p.grad is not None]

@@ -2,7 +2,7 @@
 
 Log       what one rank did, in its order: ("F", micro-batch), ("B", micro-batch), ("send", rank), ("recv", rank)
 Listening a `dist` that writes messages into such a log
-ticks     how long logs of all ranks take, by data flow: a message is there when its sender has got so far
+ticks_taken how long logs of all ranks take, by data flow: a message is there when its sender has got so far
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def log_of(actions: Sequence[ActionPair], rank: int, ranks: int) -> Log:
     return log
 
 
-def ticks(logs: Sequence[Log]) -> int:
+def ticks_taken(logs: Sequence[Log]) -> int:
     """Return the ticks until the last rank is done.
 
     A send never waits here, and messages of one rank to another come in their order. Raises ValueError where a rank

@@ -15,7 +15,7 @@ from lib.text import plural
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.n15.orders import ActionPair, drawn_order, pairs_of, shown
-from support.n15.pace import Listening, Log, log_of, ticks
+from support.n15.pace import Listening, Log, log_of, ticks_taken
 from support.n15.tower import even_balance
 from support.ranks import in_threads
 
@@ -298,8 +298,8 @@ class _TinyJob:
 
     def fault_of_ticks(self, table: Sequence[Sequence[ActionPair]]) -> str:
         """Say whether some rank waits for what it does not need yet, or keeps what another one needs."""
-        enough = ticks([log_of(row, rank, self.n) for rank, row in enumerate(table)])
-        took = ticks(self.logs)
+        enough = ticks_taken([log_of(row, rank, self.n) for rank, row in enumerate(table)])
+        took = ticks_taken(self.logs)
         if took <= enough:
             return ""
         return (

@@ -8,7 +8,7 @@ from lib.schedules import eager_one_f_one_b, gpipe, one_f_one_b, simulate
 from support.kit.mistakes import edited
 from support.n15 import checks as n15
 from support.n15.orders import drawn_order, pairs_of
-from support.n15.pace import log_of, ticks
+from support.n15.pace import log_of, ticks_taken
 from support.n15.solved import average, clip, exposed, follow, memory_of_rank, pipeline_step, step_parts
 
 # ---- exercise 1
@@ -468,9 +468,9 @@ def test_the_ticks_of_an_order_are_those_of_the_simulator():
     for make, m, n in ((gpipe, 4, 2), (gpipe, 3, 4), (one_f_one_b, 5, 3), (eager_one_f_one_b, 4, 3)):
         table = make(m, n)
         logs = [log_of(pairs_of(table, rank), rank, n) for rank in range(n)]
-        assert ticks(logs) == simulate(table, 1.0, 1.0).makespan
+        assert ticks_taken(logs) == simulate(table, 1.0, 1.0).makespan
     with pytest.raises(ValueError, match="nobody sends"):
-        ticks([[("recv", 1)], []])
+        ticks_taken([[("recv", 1)], []])
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ check_pipeline_step = Exercise(
     "pipeline_step",
     reference=pipeline_step,
     judge=judged(
-        fault_of_step, "on 2 and 3 ranks loss and gradients are those of one process; rank 0 runs ahead."
+        fault_of_step, "on 2 and 3 ranks loss and gradients are those of one process, in 2 (m + n - 1) ticks."
     ),
     mistakes=famous(
         pipeline_step,
@@ -127,6 +127,12 @@ check_pipeline_step = Exercise(
                 "part(x).backward(gradient)",
             ),
             "item() gives a number; a sum of losses is a tensor with the graphs of all.": ("y.item()", "y"),
+            "That is a pipeline one way only: all gradients go back when the last one is there.": (
+                "    for x, y in kept:\n",
+                "    back = []\n    for x, y in kept:\n",
+                "            dist.send(x.grad, before)\n",
+                "            back.append(x.grad)\n    for gradient in back:\n        dist.send(gradient, before)\n",
+            ),
         },
     ),
 )
@@ -234,7 +240,8 @@ check_average = Exercise(
     "average",
     reference=average,
     judge=judged(
-        fault_of_average, "on 1 to 3 replicas every gradient is the mean, and one that is None stays so."
+        fault_of_average,
+        "on 1 to 3 replicas every gradient is the mean, in its type, and one that is None stays so.",
     ),
     mistakes={
         **famous(
@@ -269,6 +276,22 @@ check_average = Exercise(
                     _FLAT,
                     _FLAT + ".float()",
                 ),
+                "The first gradient's type is not that of all: the others lose their digits.": (
+                    _FLAT,
+                    _FLAT.replace("flatten()", "flatten().to(gradients[0].dtype)"),
+                ),
+                "A stage without gradients has nothing to put into one tensor.": (
+                    "    if not gradients:\n        return\n",
+                    "",
+                ),
+                "view wants a gradient that lies in one piece.": (
+                    _FLAT,
+                    _FLAT.replace("flatten()", "view(-1)"),
+                ),
+                "Where a gradient does not lie in one piece, reshape gives a copy, and what is written is lost.": (
+                    "gradient.copy_(mean.view_as(gradient))",
+                    "gradient.reshape(-1).copy_(mean)",
+                ),
             },
         ),
         "What is averaged are gradients; weights follow, since both replicas began with the same.": _of_weights,
@@ -276,7 +299,7 @@ check_average = Exercise(
 )
 
 
-# ---- exercise 4: the norm over the stages
+# ---- exercise 7: the norm over the stages
 
 
 def _own_norm(parameters: Any, max_norm: float, group: Any, dist: Any) -> float:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 from support.kit.exercise import Exercise, cases
 from support.kit.mistakes import famous
+from support.kit.raised import Finding, named
+from support.kit.values import as_it_is
 from support.n15.plans import Model
 from support.n15.solved import exposed, memory_of_rank, step_parts
 
@@ -26,7 +30,12 @@ def _away(got: Any, expected: float, form: str) -> str:
 
 
 def _by_formula(
-    reference: Any, cases_: Any, fault: Any, praise: str, table: Mapping[str, Sequence[str]]
+    reference: Any,
+    cases_: Any,
+    fault: Any,
+    praise: str,
+    table: Mapping[str, Sequence[str]],
+    view: Callable[..., Callable[..., Any]] = as_it_is,
 ) -> Exercise:
     """Make an exercise that is one formula: compared in all cases, its mistakes are edits of the reference."""
     return Exercise(
@@ -36,11 +45,12 @@ def _by_formula(
         fault=fault,
         praise=praise + " in {count} cases",
         throughout=True,
+        view=view,
         mistakes=famous(reference, table),
     )
 
 
-# ---- exercise 5: bytes of a rank
+# ---- exercise 4: bytes of a rank
 
 
 def _bytes(got: Any, expected: float, case: Mapping[str, Any]) -> str:
@@ -173,7 +183,7 @@ check_memory = _by_formula(
 )
 
 
-# ---- exercise 6: what of a reduction is not hidden
+# ---- exercise 5: what of a reduction is not hidden
 
 
 def _seconds(got: Any, expected: float, case: Mapping[str, Any]) -> str:
@@ -228,10 +238,30 @@ check_exposed = _by_formula(
 )
 
 
-# ---- exercise 7: a step under 1F1B, by its parts
+# ---- exercise 6: a step under 1F1B, by its parts
 
 
 _NAMES = ("pipeline", "reduction left over", "gathering", "gathering left over")
+
+
+def _asking_for_an_int(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a reader's `exposed` that counts buckets say whose fault it is that it was given 8.0 of them."""
+
+    @wraps(answer)
+    def asked(**case: Any) -> Any:
+        try:
+            return answer(**case)
+        except TypeError as error:
+            for frame, _ in traceback.walk_tb(error.__traceback__):
+                buckets = frame.f_locals.get("buckets")
+                if frame.f_code.co_name == "exposed" and isinstance(buckets, float):
+                    raise Finding(
+                        f"`my_exposed` was given {buckets!r} buckets and raised {named(error)}: buckets are an int, "
+                        "and / gives a float also where it leaves no rest."
+                    ) from error
+            raise
+
+    return asked
 
 
 def _parts(got: Any, expected: Sequence[float], case: Mapping[str, Any]) -> str:
@@ -325,4 +355,5 @@ check_parts = _by_formula(
             _LATE.replace("forward", "m * forward"),
         ),
     },
+    _asking_for_an_int,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,37 +68,82 @@ _EMPTY_BY_NOW = "`parameters` is an iterator: whoever reads it a second time fin
 _OF_AVERAGE = {
     "'NoneType' object": "A parameter may have no gradient: leave it out.",
     "expected Tensor as element": "A parameter may have no gradient: leave it out.",
-    "non-empty list": "`parameters` is an iterator, which can be read once: read it into a list.",
+    "view size is not compatible": "A gradient need not lie in one piece, as that of a transposed weight: a view of "
+    "it as one row does not exist.",
 }
 
+_ONLY_ONCE = "`parameters` is an iterator, which can be read once: read it into a list."
+
 _SHAPES = ((3, 2), (4,), (2, 2), (1,))
-_WITHOUT = 1  # the parameter that has no gradient
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A stage that is averaged: its name, the types of its parameters, which have no gradient, whether one is turned.
+
+    turned: the first parameter is a transposed weight, and its gradient, as autograd makes it, lies as it does.
+    """
+
+    name: str = ""
+    types: tuple[torch.dtype, ...] = (torch.float64,) * len(_SHAPES)
+    without: tuple[int, ...] = (1,)
+    turned: bool = False
+
+    def parameter(self, k: int) -> Tensor:
+        return self._laid(k, random_tensor(*_SHAPES[k]))
+
+    def gradient(self, rank: int, k: int) -> Tensor | None:
+        if k in self.without:
+            return None
+        return self._laid(k, random_tensor(*_SHAPES[k], seed=10 * rank + k))
+
+    def mean(self, replicas: int, k: int) -> Tensor:
+        of_ranks = (self.gradient(rank, k) for rank in range(replicas))
+        return torch.stack([each for each in of_ranks if each is not None]).mean(dim=0)
+
+    def calls(self) -> int:
+        """Return how many all-reduces are enough: one for each type."""
+        return len({kind for k, kind in enumerate(self.types) if k not in self.without})
+
+    def _laid(self, k: int, values: Tensor) -> Tensor:
+        values = values.to(self.types[k])
+        return values.t().contiguous().t() if self.turned and k == 0 else values
+
+
+_STAGES = (
+    _Stage(),
+    _Stage(" of a stage with a transposed weight", turned=True),
+    _Stage(
+        " of a stage in float32 and float64",
+        types=(torch.float32, torch.float64, torch.float64, torch.float32),
+    ),
+    _Stage(" of a stage without gradients", without=(0, 1, 2, 3)),
+)
 
 
 def fault_of_average(answer: Any) -> str:
-    """Average on 1 to 3 replicas; one of the parameters has no gradient."""
-    for replicas in (3, 2, 1):
-        where = plural(replicas, "replica")
-        found = _fault_of_replicas(answer, replicas, where)
+    """Average on 1 to 3 replicas; one of the parameters has no gradient. Then stages that are not so plain."""
+    jobs = [(replicas, _STAGES[0]) for replicas in (3, 2, 1)]
+    jobs += [(2, stage) for stage in _STAGES[1:]]
+    for replicas, stage in jobs:
+        where = plural(replicas, "replica") + stage.name
+        found = _fault_of_replicas(answer, replicas, stage, where)
         if found:
             return f"{where}: {found}"
     return ""
 
 
-def _gradient(rank: int, k: int) -> Tensor:
-    return random_tensor(*_SHAPES[k], seed=10 * rank + k)
-
-
-def _fault_of_replicas(answer: Any, replicas: int, where: str) -> str:
+def _fault_of_replicas(answer: Any, replicas: int, stage: _Stage, where: str) -> str:
     def replica(dist: Any) -> tuple[list[nn.Parameter], bool]:
-        own = [nn.Parameter(random_tensor(*shape)) for shape in _SHAPES]
+        own = [nn.Parameter(stage.parameter(k)) for k in range(len(_SHAPES))]
         for k, parameter in enumerate(own):
-            parameter.grad = None if k == _WITHOUT else _gradient(dist.get_rank(), k)
+            parameter.grad = stage.gradient(dist.get_rank(), k)
         given = _ReadOnce(own)
         answer(given, replicas, COLUMN, _Job(dist, COLUMN))
         return own, given.again
 
-    with in_case(where, _OF_AVERAGE):
+    nothing = "A stage may have no gradient at all." if stage.calls() == 0 else _ONLY_ONCE
+    with in_case(where, {**_OF_AVERAGE, "non-empty list": nothing}):
         seen, world = in_threads(replica, replicas)
     unwaited = never_waited_for(world)
     if unwaited:
@@ -105,32 +151,41 @@ def _fault_of_replicas(answer: Any, replicas: int, where: str) -> str:
     calls = sum(what == "all_reduce" for _, what in world.events) // replicas
     for rank, (own, again) in enumerate(seen):
         for k, parameter in enumerate(own):
-            found = _fault_of_gradient(parameter, k, rank, replicas, calls)
+            found = _fault_of_gradient(stage, parameter, k, rank, replicas, calls)
             if found:
                 return f"{found} {_EMPTY_BY_NOW}" if again else found
-    if calls > 1:
+    if calls > max(1, stage.calls()):
         return f"right means, but {calls} all-reduces on each rank: {calls} latencies, not one."
     return ""
 
 
-def _fault_of_gradient(parameter: nn.Parameter, k: int, rank: int, replicas: int, calls: int) -> str:
+def _fault_of_gradient(
+    stage: _Stage, parameter: nn.Parameter, k: int, rank: int, replicas: int, calls: int
+) -> str:
     got = parameter.grad
     name = f"gradient {k} of replica {rank}"
-    if not torch.equal(parameter.detach(), random_tensor(*_SHAPES[k])):
+    if not torch.equal(parameter.detach(), stage.parameter(k)):
         return f"parameter {k} itself has changed; the mean is of gradients."
-    if k == _WITHOUT:
+    if k in stage.without:
         return "" if got is None else f"{name} was None, and now is {got.flatten().tolist()[:2]} …"
-    mean = torch.stack([_gradient(other, k) for other in range(replicas)]).mean(dim=0)
+    mean = stage.mean(replicas, k)
     if got is None or got.shape != mean.shape:
         shape = None if got is None else tuple(got.shape)
         return f"{name} has the shape {shape}, not {tuple(mean.shape)}."
-    away = away_from(got, mean)
-    if away and torch.equal(got, _gradient(rank, k)):
+    if got.dtype != mean.dtype:
+        return f"{name} was of {_kind(mean)}, and now is of {_kind(got)}."
+    away = away_from(got, mean, within=1e-10 if mean.dtype == torch.float64 else 1e-6)
+    own = stage.gradient(rank, k)
+    if away and own is not None and torch.equal(got, own):
         return f"{name} is still this replica's own, after {plural(calls, 'all-reduce')}."
     return f"{name} is {away} the mean." if away else ""
 
 
-# ---- exercise 4: the norm over the stages of a pipeline
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+# ---- exercise 7: the norm over the stages of a pipeline
 
 Stages = Sequence[Sequence["Tensor | None"]]
 """The gradients of each stage."""

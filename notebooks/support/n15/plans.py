@@ -26,7 +26,8 @@ class Machine(NamedTuple):
     """What GPUs do: operations a second in bf16 (as reached, not as sold), bytes a second on links, bytes of memory.
 
     between: bytes a second of one network card. cards: how many a machine has. cards_of_a_ring: how many of them one
-    ring can use at most; what several rings on a machine use they share.
+    ring can use at most; what several rings on a machine use they share. border: bytes a second that every border of a
+    pipeline on several machines is charged with; None: as one card, though most of its borders cross no machine.
     """
 
     speed: float = 400e12
@@ -36,6 +37,7 @@ class Machine(NamedTuple):
     gpus: int = 8
     cards: int = 8
     cards_of_a_ring: int = 1
+    border: float | None = None
 
 
 LARGE = Model()
@@ -65,8 +67,9 @@ def links_of(ranks: int, n: int, order: str, machine: Machine = GPUS) -> LinkSpe
     message_crosses, ring_crosses = crossing[order]
     rings = min(n, machine.gpus) if order == "pipeline" else 1  # so many columns of the mesh pass a machine
     cards = min(machine.cards_of_a_ring, machine.cards / rings)
+    border = machine.between if machine.border is None else machine.border
     return LinkSpeeds(
-        chain=machine.between if message_crosses else machine.inside,
+        chain=border if message_crosses else machine.inside,
         ring=min(machine.inside, machine.between * cards) if ring_crosses else machine.inside,
         order="–" if crossing["pipeline"] == crossing["replicas"] else order,
     )

@@ -64,6 +64,8 @@ def follow(actions, part, images, targets, m, before, behind, shape, dist):
 
 def average(parameters, replicas, group, dist):
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(flat, group=group)
     means = (flat / replicas).split([gradient.numel() for gradient in gradients])

@@ -15,16 +15,17 @@ from lib.text import plural
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.n15.orders import ActionPair, drawn_order, pairs_of, shown
+from support.n15.pace import Listening, Log, log_of, ticks_taken
 from support.n15.tower import even_balance
 from support.ranks import in_threads
 
 
-def away_from(got: Tensor, wanted: Tensor) -> str:
-    """Say how a tensor differs from another one, "" if it does not."""
-    if torch.allclose(got, wanted, rtol=0, atol=1e-10):
+def away_from(got: Tensor, wanted: Tensor, within: float = 1e-10) -> str:
+    """Say how a tensor differs from another one by more than `within`, "" if it does not."""
+    if torch.allclose(got, wanted, rtol=0, atol=within):
         return ""
     times = float((got * wanted).sum() / (wanted * wanted).sum())
-    if torch.allclose(got, times * wanted, rtol=0, atol=1e-10):
+    if torch.allclose(got, times * wanted, rtol=0, atol=within):
         return f"{times:.9g} times"
     return f"{float((got - wanted).norm() / wanted.norm()):.2g} of its length away from"
 
@@ -64,7 +65,11 @@ def fault_of_step(answer: Any) -> str:
             return answer(*given)
 
         found = (
-            job.fault(step, where) or job.fault_of_number() or job.fault_of_pace() or job.fault_of_halves()
+            job.fault(step, where)
+            or job.fault_of_number()
+            or job.fault_of_pace()
+            or job.fault_of_halves()
+            or job.fault_of_ticks([pairs_of(gpipe(m, n), rank) for rank in range(n)])
         )
         if found:
             return _in(where, found)
@@ -95,7 +100,7 @@ def fault_of_follow(answer: Any) -> str:
         def step(rank: int, *given: Any, table: Sequence[Sequence[ActionPair]] = table) -> Any:
             return answer(list(table[rank]), *given)
 
-        found = job.fault(step, where) or job.fault_of_order(table)
+        found = job.fault(step, where) or job.fault_of_order(table) or job.fault_of_ticks(table)
         if found:
             return _in(where, found)
     return ""
@@ -110,17 +115,17 @@ class _Border(torch.autograd.Function):
     """The end of a stage: notes when a micro-batch leaves it forward, and when its gradient comes back."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, done: list[ActionPair], place: int) -> Tensor:
+    def forward(ctx: Any, y: Tensor, log: Log, place: int) -> Tensor:
         """Note a forward."""
-        done.append(("F", place))
-        ctx.done = done
+        log.append(("F", place))
+        ctx.log = log
         ctx.place = place
         return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         """Note a backward."""
-        ctx.done.append(("B", ctx.place))
+        ctx.log.append(("B", ctx.place))
         return gradient, None, None
 
 
@@ -129,12 +134,12 @@ class _Noting(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.done: list[ActionPair] = []
+        self.log: Log = []
 
     def forward(self, y: Tensor) -> Tensor:
         """Return y."""
-        place = sum(op == "F" for op, _ in self.done)
-        noted: Tensor = _Border.apply(y, self.done, place)  # type: ignore[no-untyped-call]
+        place = sum(what == "F" for what, _ in self.log)
+        noted: Tensor = _Border.apply(y, self.log, place)  # type: ignore[no-untyped-call]
         return noted
 
 
@@ -171,11 +176,16 @@ class _TinyJob:
         loss.backward()  # type: ignore[no-untyped-call]
         self.loss = loss.item()
         self.posted: list[tuple[int, int]] = []
-        self.done: list[list[ActionPair]] = []
+        self.logs: list[Log] = []
         self.losses: list[Any] = []
         self.gradients = [[p.grad for p in part.parameters()] for part in _cut(whole, self.balance)]
 
-    def step(self, answer: Any, dist: Any) -> tuple[Any, list[Tensor | None], list[ActionPair]]:
+    @property
+    def done(self) -> list[list[ActionPair]]:
+        """What each rank has computed, in its order."""
+        return [[(what, i) for what, i in log if what in "FB"] for log in self.logs]
+
+    def step(self, answer: Any, dist: Any) -> tuple[Any, list[Tensor | None], Log]:
         """Be one rank: return what the answer returns, its gradients, and what it has done in turn."""
         rank = dist.get_rank()
         layers = _cut(_tiny_tower(), self.balance)[rank]
@@ -190,15 +200,16 @@ class _TinyJob:
         images = self.images if before is None else None
         targets = self.targets if behind is None else None
         shape = (2, 1, 8, 8) if before is None else (2, _WIDTHS[first])
-        loss = answer(rank, part, images, targets, self.m, before, behind, shape, dist)
-        return loss, [p.grad for p in part.parameters()], noting.done
+        listening = Listening(dist, noting.log)
+        loss = answer(rank, part, images, targets, self.m, before, behind, shape, listening)
+        return loss, [p.grad for p in part.parameters()], noting.log
 
     def fault(self, answer: Any, where: str) -> str:
         """Say what is wrong with a step, "" if nothing."""
         with in_case(where, _MEANINGS):
             seen, world = in_threads(lambda dist: self.step(answer, dist), self.n)
         self.posted = world.posted
-        self.done = [done for _, _, done in seen]
+        self.logs = [log for _, _, log in seen]
         losses = [loss for loss, _, _ in seen]
         self.losses = losses
         if losses[-1] is None:  # a missing return is told before what may be missing, too
@@ -284,6 +295,17 @@ class _TinyJob:
             if done != list(asked):
                 return f"right gradients, but rank {rank} did {shown(done)}; asked was {shown(asked)}."
         return ""
+
+    def fault_of_ticks(self, table: Sequence[Sequence[ActionPair]]) -> str:
+        """Say whether some rank waits for what it does not need yet, or keeps what another one needs."""
+        enough = ticks_taken([log_of(row, rank, self.n) for rank, row in enumerate(table)])
+        took = ticks_taken(self.logs)
+        if took <= enough:
+            return ""
+        return (
+            f"right gradients, but where each forward and each backward takes one tick this takes {took} ticks, and "
+            f"{enough} are enough: a rank keeps what another one waits for, or waits for what it does not need yet."
+        )
 
 
 def _left_in(like: Tensor) -> Tensor:

@@ -32,10 +32,12 @@ def test_a_step_of_two_functions_and_a_loss_of_sums_is_right_too():
                 dist.isend(outputs[-1].detach(), behind).wait()
         if behind is None:
             losses = [F.cross_entropy(y, t, reduction="sum") for y, t in zip(outputs, targets.chunk(m), strict=True)]
-            total = sum(losses) / len(targets)
-            total.backward()
+            outputs = [loss / len(targets) for loss in losses]
+            total = sum(outputs).detach()
         for x, y in zip(inputs, outputs, strict=True):
-            if behind is not None:
+            if behind is None:
+                y.backward()
+            else:
                 arrived = torch.empty_like(y)
                 dist.recv(arrived, behind)
                 torch.autograd.backward([y], [arrived])
@@ -71,24 +73,21 @@ def test_a_loss_of_the_whole_batch_and_gradients_asked_for_by_hand_are_right_too
             pairs.append((x, y))
         total = None
         if behind is None:
-            loss = F.cross_entropy(torch.cat([y for _, y in pairs]), targets)
+            points = [y.detach().requires_grad_() for _, y in pairs]
+            loss = F.cross_entropy(torch.cat(points), targets)
             total = loss.item()
-            gradients = torch.autograd.grad(loss, [x for x, _ in pairs] + weights)
-            back = gradients[:m]
-            add_to(weights, gradients[m:])
-        else:
-            back = []
-            for x, y in pairs:
-                g = torch.empty_like(y)
+            of_points = torch.autograd.grad(loss, points)
+        for i, (x, y) in enumerate(pairs):
+            g = torch.empty_like(y)
+            if behind is None:
+                g = of_points[i]
+            else:
                 dist.recv(g, behind)
-                wanted = ([] if before is None else [x]) + weights
-                gradients = torch.autograd.grad(y, wanted, g)
-                if before is not None:
-                    back.append(gradients[0])
-                add_to(weights, gradients[len(wanted) - len(weights) :])
-        if before is not None:
-            for gradient in back:
-                dist.send(gradient, before)
+            wanted = ([] if before is None else [x]) + weights
+            gradients = torch.autograd.grad(y, wanted, g)
+            if before is not None:
+                dist.send(gradients[0], before)
+            add_to(weights, gradients[len(wanted) - len(weights) :])
         return total
 
     def add_to(weights, gradients):
@@ -228,14 +227,51 @@ def test_a_sum_of_shares_is_a_mean_too():
     def divides_first(parameters, replicas, group, dist):
         with torch.no_grad():
             trained = [p for p in parameters if p.grad is not None]
+            if not trained:
+                return
             flat = torch.cat([(p.grad / replicas).reshape(-1) for p in trained])
             dist.all_reduce(flat, group=group)
             start = 0
             for p in trained:
-                p.grad.view(-1)[:] = flat[start : start + p.numel()]
+                p.grad[...] = flat[start : start + p.numel()].reshape(p.shape)
                 start += p.numel()
 
-    assert n15.check_average(divides_first)
+    def type_by_type(parameters, replicas, group, dist):
+        by_type = {}
+        for p in parameters:
+            if p.grad is not None:
+                by_type.setdefault(p.grad.dtype, []).append(p)
+        for kind, own in by_type.items():
+            flat = torch.empty(sum(p.numel() for p in own), dtype=kind)
+            parts = flat.split([p.numel() for p in own])
+            for part, p in zip(parts, own, strict=True):
+                part.copy_(p.grad.reshape(-1))
+            dist.all_reduce(flat, group=group, async_op=True).wait()
+            flat /= replicas
+            for part, p in zip(parts, own, strict=True):
+                p.grad.copy_(part.view(p.shape))
+
+    def even_nothing_is_sent(parameters, replicas, group, dist):
+        own = [p for p in parameters if p.grad is not None]
+        flat = torch.cat([torch.zeros(0, dtype=torch.float64), *(p.grad.double().ravel() for p in own)])
+        dist.all_reduce(flat, group=group)
+        for p in own:
+            p.grad = (flat[: p.numel()] / replicas).reshape(p.shape).to(p.grad.dtype)
+            flat = flat[p.numel() :]
+
+    def torchs_own_way_of_flattening(parameters, replicas, group, dist):
+        from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if gradients:
+            wide = [gradient.to(torch.float64) for gradient in gradients]
+            flat = _flatten_dense_tensors(wide)
+            dist.all_reduce(flat, op=dist.ReduceOp.AVG, group=group)
+            for gradient, mean in zip(gradients, _unflatten_dense_tensors(flat, wide), strict=True):
+                gradient.set_(mean.to(gradient.dtype))
+
+    for answer in (divides_first, type_by_type, even_nothing_is_sent, torchs_own_way_of_flattening):
+        assert n15.check_average(answer), n15.check_average(answer)
 
 
 def test_a_stack_of_norms_and_torchs_own_factor_are_right_too():
@@ -354,3 +390,46 @@ def test_a_tensor_is_no_plain_number_and_who_clips_leaves_the_weights_alone():
         return norm
 
     assert "itself has changed" in n15.check_clip(weights_too).message
+
+
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ("flatten()", "view(-1)", "a transposed weight: your code raised RuntimeError: view size"),
+        ("gradient.copy_(mean.view_as(gradient))", "gradient.reshape(-1).copy_(mean)", "still this replica's own"),
+        ("gradient.copy_(mean.view_as(gradient))", "gradient.data = mean.view_as(gradient)", "now is of float64"),
+        (
+            "gradient.flatten() for",
+            "gradient.flatten().to(gradients[0].dtype) for",
+            "float32 and float64: gradient 2 of replica 0",
+        ),
+        ("gradient.flatten()", "gradient.t().flatten() if gradient.dim() > 1 else gradient.flatten()", "length away"),
+        ("    if not gradients:\n        return\n", "", "A stage may have no gradient at all."),
+        ("flat / replicas", "flat / max(2, replicas)", "1 replica: gradient 0 of replica 0 is 0.5 times the mean"),
+        ("flat / replicas", "flat // replicas", "of its length away from the mean"),
+    ],
+)
+def test_a_wrong_mean_of_gradients_that_are_not_plain_is_told_where(old, new, says):
+    verdict = n15.check_average(edited(average, (old, new)))
+    assert verdict.status == "wrong"
+    assert says in verdict.message, verdict
+
+
+def test_one_all_reduce_a_type_is_enough_and_one_a_gradient_too_many():
+    def one_by_one(parameters, replicas, group, dist):
+        for p in parameters:
+            if p.grad is not None:
+                dist.all_reduce(p.grad, group=group)
+                p.grad /= replicas
+
+    assert "right means, but 3 all-reduces on each rank" in n15.check_average(one_by_one).message
+
+
+def test_a_number_of_buckets_that_is_a_float_is_told_as_such_and_not_as_an_error_of_exposed():
+    verdict = n15.check_parts(edited(step_parts, ("model.layers // n", "model.layers / n")))
+    assert verdict.status == "wrong"
+    assert "`my_exposed` was given 32.0 buckets and raised TypeError" in verdict.message
+    counts = edited(step_parts, ("    backward = 2 * forward", "    backward = sum(forward for _ in range(2.0))"))
+    assert "my_exposed" not in n15.check_parts(counts).message
+    by_int = edited(step_parts, ("model.layers // n", "int(model.layers / n)"))
+    assert n15.check_parts(by_int)

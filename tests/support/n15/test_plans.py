@@ -86,6 +86,16 @@ def test_rings_share_the_cards_of_a_machine_and_use_no_more_than_they_can() -> N
     assert links_of(64, 8, "replicas").chain == 50e9
 
 
+def test_the_price_of_a_border_between_machines_can_be_moved_and_turns_one_winner_round() -> None:
+    for border in (None, 50e9, 400e9):
+        machine = Machine(border=border)
+        assert links_of(512, 16, "pipeline", machine).chain == (border or 50e9)
+        assert links_of(512, 8, "pipeline", machine) == links_of(512, 8, "pipeline")  # crosses no machine
+    fast = winners(border=400e9)
+    found = winners()
+    assert {key: fast[key] for key in found if found[key] != fast[key]} == {(1, 1, True, True): 16}
+
+
 def test_a_long_pipeline_is_what_the_simulator_says_and_the_rules_of_the_reader_are_asked() -> None:
     forward = 2 * 7e9 / 16 * 4096 / 400e12
     long = make_plan(64, 16, model=Model(sequences=256))

@@ -72,16 +72,7 @@ ANSWERS = {
     "6 noise around a half": (6, 0, [(NOISE, f"{NOISE} + 0.5")], "has a mean of 0.", ""),
     "6 the other sign": (6, 1, [(NOISE, f"{NOISE} * (-1) ** rank + 1e-6 * rank")], "with the other sign", ""),
     "5 a part of all": (5, 0, [(PARTS, "mine")], "tokens at once", ""),
-    "5 everything on each": (
-        5,
-        0,
-        [
-            ("texts[rank::world]", "texts"),
-            ("count)\n        optimizer", "count)\n        count = count / 1\n        optimizer"),
-        ],
-        "together",
-        "A token of a short part",
-    ),
+    "5 everything on each": (5, 0, [("texts[rank::world]", "texts")], "together", "A token of a short part"),
     "3 all rows on each": (3, 0, [("batch[rank::world]", "batch")], "its part is", ""),
     "10 one text each": (10, 0, [(BATCHES, "[text] for text in mine")], "are enough for its texts", ""),
     "10 twice the size": (

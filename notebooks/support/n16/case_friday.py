@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished
+from support.n16.casebook import case, unfinished, with_evidence
 from support.n16.rank import Stand
 from support.n16.warm import on_ranks
 
@@ -92,7 +92,7 @@ def fault_of_1(job: Callable[..., Any]) -> str:
             or _fault_of_model(where, stands, data, batch_size, epochs)
         )
         if said:
-            return said
+            return with_evidence(said, stands)
     return ""
 
 
@@ -123,8 +123,10 @@ def _fault_of_rows(where: str, stands: list[Stand], count: int, batch_size: int,
             )
     for rank, stand in enumerate(stands):
         orders = [_rows_of(stand, epoch) for epoch in range(epochs)]
-        if epochs > 1 and len(orders[0]) >= 8 and orders.count(orders[0]) == epochs:
-            return f"{where} rank {rank} takes its rows in the same order in each epoch."
+        for epoch, order in enumerate(orders):
+            before = orders.index(order)
+            if before < epoch and len(order) >= 8:
+                return f"{where} rank {rank} takes its rows in epoch {epoch} in the order of epoch {before}."
     return ""
 
 
@@ -240,6 +242,9 @@ check_job_1 = case(
             ),
         ),
         "The sum over ranks is W times their mean.": edited(job_1, ("parameter.grad /= world", "pass")),
+        "Two orders that alternate are not a new one in each epoch.": edited(
+            job_1, ("1000 * epoch + rank", "1000 * (epoch % 2) + rank")
+        ),
         "It was shuffled anew in each epoch.": edited(job_1, ("1000 * epoch + rank", "rank")),
     },
     {

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker_info
 
+from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished
+from support.n16.casebook import case, unfinished, with_evidence
 from support.n16.rank import Stand
 from support.n16.warm import on_ranks
 
@@ -95,7 +96,8 @@ def fault_of_4(job: Callable[..., Any]) -> str:
     for world, count, epochs, first, workers in TRIALS:
         rows = torch.randn(count, 3, generator=torch.Generator().manual_seed(count))
         where = (
-            f"on {world} ranks with {workers} workers each, {count} rows and epochs {first} to {epochs - 1}"
+            f"on {plural(world, 'rank')} with {plural(workers, 'worker')} each, {count} rows and epochs {first} to "
+            f"{epochs - 1}"
         )
         given = {"rows": rows, "epochs": epochs, "first_epoch": first, "workers": workers}
         stands = on_ranks(with_reads_noted, world, given, named, ReadsNoted)
@@ -103,7 +105,7 @@ def fault_of_4(job: Callable[..., Any]) -> str:
             where, stands, rows, range(first, epochs), workers
         )
         if said:
-            return said
+            return with_evidence(said, stands)
     return ""
 
 

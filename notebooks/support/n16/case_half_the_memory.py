@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished
+from support.n16.casebook import case, unfinished, with_evidence
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -108,7 +108,7 @@ def fault_of_7(job: Callable[..., Any]) -> str:
         due = of_one_that_keeps(seed, steps, **drawn_7(seed, depth, dropped))
         said = unfinished(where, [stand]) or _fault_of_state(where, stand, due, steps)
         if said:
-            return said
+            return with_evidence(said, found)
     return ""
 
 

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished
-from support.n16.warm import on_ranks
+from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.counted import with_rows_counted
+from support.n16.rank import Stand
+from support.n16.series import ends_of_trials
 
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: D103
@@ -54,29 +57,47 @@ def drawn_3(count: int) -> dict[str, Tensor]:
     return {"rows": rows, "targets": rows.sum(1, keepdim=True)}
 
 
-#: Ranks, rows, batch size of a rank, learning rate.
-TRIALS = ((2, 48, 4, 0.1), (4, 70, 3, 0.05), (3, 50, 8, 0.2), (1, 20, 5, 0.1))
+#: Ranks: rows, batch size of a rank, learning rate.
+TRIALS = {2: [(48, 4, 0.1)], 4: [(70, 3, 0.05)], 3: [(50, 8, 0.2)], 1: [(20, 5, 0.1)]}
 
 
 def fault_of_3(job: Callable[..., Any]) -> str:
     """Run it with each of the trials; weights must be those of one process with all rows of a step."""
-    for world, count, batch_size, rate in TRIALS:
-        where = f"on {world} ranks with {count} rows, batches of {batch_size} and a learning rate of {rate}"
-        given = {**drawn_3(count), "batch_size": batch_size, "learning_rate": rate, "epochs": 2}
-        stands = on_ranks(job, world, given)
-        said = unfinished(where, stands)
-        if said:
-            return said
-        due = of_one_process(**drawn_3(count), batch_size=world * batch_size, learning_rate=rate, epochs=2)
-        for rank, got in enumerate(stand.value for stand in stands):
-            if not isinstance(got, dict) or not isinstance(got.get("weight"), Tensor):
-                return f"{where} rank {rank} returned {got!r}, no state of the model."
-            apart = (got["weight"] - due).abs().max().item()
-            if not apart < 1e-9:
-                return (
-                    f"{where} the weights are {apart:.2g} from those of one process that takes "
-                    f"{world * batch_size} rows a step with the learning rate {rate}."
-                )
+    for world, settings in TRIALS.items():
+        trials = [
+            {
+                "name": job.__code__.co_name,
+                **drawn_3(count),
+                "batch_size": size,
+                "learning_rate": rate,
+                "epochs": 2,
+            }
+            for count, size, rate in settings
+        ]
+        found = ends_of_trials(with_rows_counted, world, trials, job)
+        for (count, size, rate), stands in zip(settings, found, strict=False):
+            where = f"on {plural(world, 'rank')} with {count} rows, batches of {size} and a learning rate of {rate}"
+            said = unfinished(where, stands) or _fault_of_state(where, stands, count, size, rate)
+            if said:
+                return with_evidence(said, found)
+    return ""
+
+
+def _fault_of_state(where: str, stands: list[Stand], count: int, size: int, rate: float) -> str:
+    whole = len(stands) * size
+    due = of_one_process(**drawn_3(count), batch_size=whole, learning_rate=rate, epochs=2)
+    part = 2 * (count // whole) * size
+    for rank, (got, rows) in enumerate(stand.value for stand in stands):
+        if not isinstance(got, dict) or not isinstance(got.get("weight"), Tensor):
+            return f"{where} rank {rank} returned {got!r}, no state of the model."
+        apart = (got["weight"] - due).abs().max().item()
+        if not apart < 1e-9:
+            return (
+                f"{where} the weights are {apart:.2g} from those of one process that takes {whole} rows a step with "
+                f"the learning rate {rate}."
+            )
+        if rows > part:
+            return f"{where} rank {rank} trains on {rows} rows; its part is {part}."
     return ""
 
 
@@ -106,6 +127,9 @@ check_job_3 = case(
     fault_of_3,
     "its weights are those of one process with all rows of a step. The job was healthy.",
     {
+        "The weights are right, and each rank does the work of all.": edited(
+            job_3, ("batch[rank::world]", "batch")
+        ),
         "You divide the sum by W, and the learning rate is divided by W already.": edited(
             job_3, (_SUM, f"{_SUM}                parameter.grad /= world\n")
         ),

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished
+from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.counted import with_looks_counted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -84,20 +85,22 @@ TRIALS = ((1, (5, 4, 6, 3), 10), (2, (9, 2, 2, 3, 7, 1, 5), 16), (3, (4, 4), 4),
 
 def fault_of_11(job: Callable[..., Any]) -> str:
     """Run it with each of the trials; the loss must be that of the texts, each read alone."""
-    trials = [{**drawn_11(seed, lengths), "row_length": length} for seed, lengths, length in TRIALS]
-    for (_, lengths, length), trial, stands in zip(
-        TRIALS, trials, ends_of_trials(job, 1, trials), strict=False
-    ):
+    name = job.__code__.co_name
+    trials = [
+        {"name": name, **drawn_11(seed, lengths), "row_length": length} for seed, lengths, length in TRIALS
+    ]
+    found = ends_of_trials(with_looks_counted, 1, trials, job)
+    for (_, lengths, length), trial, stands in zip(TRIALS, trials, found, strict=False):
         where = f"with texts of {', '.join(map(str, lengths))} tokens and rows of {length}"
         due = loss_of_each_alone(trial["texts"], trial["embedding"], trial["places"])
         said = unfinished(where, stands) or _fault_of_loss(where, stands[0], due, _rows(lengths, length))
         if said:
-            return said
+            return with_evidence(said, found)
     return ""
 
 
 def _fault_of_loss(where: str, stand: Stand, due: float, rows: int) -> str:
-    got = stand.value
+    got, looks = stand.value
     if not isinstance(got, tuple) or len(got) != 2 or not isinstance(got[0], Real):
         return f"{where} the job returned {got!r}; it should return the loss and the number of rows."
     loss, many = got
@@ -105,6 +108,8 @@ def _fault_of_loss(where: str, stand: Stand, due: float, rows: int) -> str:
         return f"{where} it takes {many} rows, where {rows} are enough."
     if not abs(float(loss) - due) < 1e-6:
         return f"{where} the loss is {loss:.4f}; each text read alone, it is {due:.4f}."
+    if looks > rows:
+        return f"{where} tokens look back in {looks} pieces, where there are {rows} rows to read."
     return ""
 
 
@@ -156,6 +161,10 @@ check_job_11 = case(
             job_11, _POSITION, _MASK
         ),
         "A token sees what comes after it, which it is to predict.": edited(job_11, (".tril()", "")),
+        "The texts are read one by one: that they lie in rows saves nothing.": edited(
+            sick_11(),
+            ("    for row in rows:\n        tokens = torch.cat(row)\n", "    for tokens in texts:\n"),
+        ),
         "A row for each text needs no mask, and packs nothing.": edited(
             sick_11(), ("sum(map(len, rows[-1])) + len(text) > row_length", "rows[-1]")
         ),

@@ -10,7 +10,8 @@ from torch import nn
 
 from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished
+from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.counted import with_first_weights
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -64,20 +65,31 @@ def fault_of_6(job: Callable[..., Any]) -> str:
     """Run it with each of the trials; each row of each epoch must have a noise of its own, the same in a second run."""
     for world, settings in TRIALS.items():
         trials: list[dict[str, Any]] = [
-            {"rows": _rows(count), "batch_size": size, "epochs": epochs, "seed": seed}
+            {
+                "name": job.__code__.co_name,
+                "rows": _rows(count),
+                "batch_size": size,
+                "epochs": epochs,
+                "seed": seed,
+            }
             for count, size, epochs, seed in settings
         ]
         first = trials[0]
         trials += [{**first}, {**first, "seed": first["seed"] + 10}]
-        found = ends_of_trials(job, world, trials)
+        found = ends_of_trials(with_first_weights, world, trials, job)
         for trial, stands in zip(trials, found, strict=False):
             count = len(trial["rows"])
             epochs = trial["epochs"]
             where = f"on {plural(world, 'rank')} with {count} rows, {epochs} epochs and seed {trial['seed']}"
-            said = unfinished(where, stands) or _fault_of_noise(where, stands, epochs, count)
+            said = (
+                unfinished(where, stands)
+                or _fault_of_what_is_returned(where, stands)
+                or _fault_of_noise(where, stands, epochs, count)
+                or _fault_of_weights(where, stands, trial)
+            )
             if said:
-                return said
-        once, again, other = (found[at][0].value["weight"] for at in (0, -2, -1))
+                return with_evidence(said, found)
+        once, again, other = (found[at][0].value[0]["weight"] for at in (0, -2, -1))
         if not torch.equal(once, again):
             return f"on {plural(world, 'rank')} a second run with the same seed ends with other weights."
         if torch.equal(once, other):
@@ -89,15 +101,19 @@ def _rows(count: int) -> torch.Tensor:
     return torch.randn(count, 3, generator=torch.Generator().manual_seed(count))
 
 
-def _fault_of_noise(where: str, stands: list[Stand], epochs: int, count: int) -> str:
-    values = [stand.value for stand in stands]
+def _fault_of_what_is_returned(where: str, stands: list[Stand]) -> str:
+    values = [stand.value[0] for stand in stands]
     if not all(isinstance(value, dict) and {"seen", "weight"} <= value.keys() for value in values):
         return f"{where} the job returned {values[0]!r}; leave what it returns as it was."
     if any(not torch.allclose(value["weight"], values[0]["weight"], atol=1e-6) for value in values):
         return f"{where} the ranks end with different weights."
+    return ""
+
+
+def _fault_of_noise(where: str, stands: list[Stand], epochs: int, count: int) -> str:
     owner: dict[tuple[float, ...], tuple[int, int, int]] = {}
-    for rank, value in enumerate(values):
-        for epoch, row, noise in value["seen"]:
+    for rank, stand in enumerate(stands):
+        for epoch, row, noise in stand.value[0]["seen"]:
             other = owner.setdefault(tuple(noise), (rank, epoch, row))
             if other != (rank, epoch, row):
                 return (
@@ -107,10 +123,50 @@ def _fault_of_noise(where: str, stands: list[Stand], epochs: int, count: int) ->
     due = {(epoch, row) for epoch in range(epochs) for row in range(count)}
     if {(epoch, row) for _, epoch, row in owner.values()} != due:
         return f"{where} some rows do not come in every epoch."
-    spread = torch.tensor(list(owner)).std().item()
+    drawn = torch.tensor(list(owner))
+    spread = drawn.std().item()
     if not 0.7 < spread < 1.4:
         return f"{where} the noise has a standard deviation of {spread:.2f}, where it was 1."
+    middle = drawn.mean().item()
+    if abs(middle) > 5 / drawn.numel() ** 0.5:
+        return f"{where} the noise has a mean of {middle:.2f}, where it was 0."
+    apart = torch.cdist(torch.cat([drawn, -drawn]), drawn).fill_diagonal_(1.0)
+    one, two = divmod(int(apart.argmin()), len(drawn))
+    if apart.min() < 1e-3:
+        (rank, epoch, row), (other, at, its) = (
+            list(owner.values())[each % len(drawn)] for each in (one, two)
+        )
+        sign = ", with the other sign" if one >= len(drawn) else ""
+        return (
+            f"{where} row {row} of rank {rank} in epoch {epoch} has nearly the noise of row {its} of rank {other} in "
+            f"epoch {at}{sign}."
+        )
     return ""
+
+
+def _fault_of_weights(where: str, stands: list[Stand], trial: dict[str, Any]) -> str:
+    """Train one process on what the ranks say they have seen, from the weights that they began with."""
+    model = nn.Linear(trial["rows"].shape[1], 1)
+    first = stands[0].value[1]
+    if [each.shape for each in first] != [each.shape for each in model.parameters()]:
+        return ""  # another optimizer than torch's: nobody knows where it began
+    model.load_state_dict(dict(zip(("weight", "bias"), first, strict=True)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    size = trial["batch_size"]
+    for start in range(0, len(stands[0].value[0]["seen"]), size):
+        optimizer.zero_grad()
+        for stand in stands:
+            seen = stand.value[0]["seen"][start : start + size]
+            rows = trial["rows"][[row for _, row, _ in seen]] + torch.tensor([noise for *_, noise in seen])
+            torch.autograd.backward(model(rows).square().mean() / len(stands))
+        optimizer.step()
+    apart = (stands[0].value[0]["weight"] - model.weight).abs().max().item()
+    if apart < 1e-5:
+        return ""
+    return (
+        f"{where} the weights are {apart:.2g} from those of one process which takes, in each step, the mean over the "
+        "ranks, on the rows and with the noise that they say they have seen."
+    )
 
 
 check_job_6 = case(

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished
+from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.counted import with_tokens_counted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -81,8 +82,8 @@ def _text(length: int, random: torch.Generator) -> Tensor:
 
 #: Ranks: size of a micro-batch, learning rate, seed, tokens to predict in each text of each batch.
 TRIALS = {
-    1: [(2, 1.0, 2, [[4, 4, 11, 1, 2]]), (1, 0.5, 1, [[9, 2, 3], [1, 12, 5]])],
     2: [(2, 0.5, 3, [[20, 2, 3, 1], [7, 8, 1, 2]]), (1, 0.3, 4, [[6, 1, 9, 2, 3]])],
+    1: [(2, 1.0, 2, [[4, 4, 11, 1, 2]]), (1, 0.5, 1, [[9, 2, 3], [1, 12, 5]])],
     3: [(1, 0.7, 5, [[3, 14, 5, 9, 2, 6, 5], [8, 1, 1]])],
 }
 
@@ -91,25 +92,33 @@ def fault_of_5(job: Callable[..., Any]) -> str:
     """Run it with each of the trials; weights must be those of one process that takes each batch at once."""
     for world, rows in TRIALS.items():
         trials = [
-            {"batches": drawn_5(seed, lengths), "micro_batch": size, "learning_rate": rate}
+            {
+                "name": job.__code__.co_name,
+                "batches": drawn_5(seed, lengths),
+                "micro_batch": size,
+                "learning_rate": rate,
+            }
             for size, rate, seed, lengths in rows
         ]
-        for trial, (size, _, _, lengths), stands in zip(
-            trials, rows, ends_of_trials(job, world, trials), strict=False
-        ):
+        found = ends_of_trials(with_tokens_counted, world, trials, job)
+        for trial, (size, _, _, lengths), stands in zip(trials, rows, found, strict=False):
             where = (
                 f"on {plural(world, 'rank')} with micro-batches of {size} and texts with {lengths[0]} tokens to "
                 "predict"
             )
-            said = unfinished(where, stands) or _fault_of_weights(where, stands, trial)
+            said = (
+                unfinished(where, stands)
+                or _fault_of_weights(where, stands, trial)
+                or _fault_of_work(where, stands, size, lengths)
+            )
             if said:
-                return said
+                return with_evidence(said, found)
     return ""
 
 
 def _fault_of_weights(where: str, stands: list[Stand], trial: Mapping[str, Any]) -> str:
     due = at_once(trial["batches"], trial["learning_rate"])
-    for rank, got in enumerate(stand.value for stand in stands):
+    for rank, (got, _) in enumerate(stand.value for stand in stands):
         if not isinstance(got, Tensor) or got.shape != due.shape:
             return f"{where} rank {rank} returned {got!r}, not the weights."
         apart = (got - due).abs().max().item()
@@ -118,6 +127,21 @@ def _fault_of_weights(where: str, stands: list[Stand], trial: Mapping[str, Any])
                 f"{where} rank {rank} ends with weights that are up to {apart:.4f} from those of one process "
                 "that takes each batch at once."
             )
+    return ""
+
+
+def _fault_of_work(where: str, stands: list[Stand], size: int, lengths: list[list[int]]) -> str:
+    most = max(sum(sorted(batch)[-size:]) for batch in lengths)
+    for rank, (_, sizes) in enumerate(stand.value for stand in stands):
+        if max(sizes, default=0) > most:
+            texts = f"{plural(size, 'text')} at a time {'has' if size == 1 else 'have'}"
+            return f"{where} rank {rank} computes {max(sizes)} tokens at once; {texts} {most} at most."
+    done = sum(sum(stand.value[1]) for stand in stands)
+    whole = sum(map(sum, lengths))
+    if done > whole:
+        return (
+            f"{where} the ranks compute {done} tokens together, where there are {whole}: that is no sharing."
+        )
     return ""
 
 
@@ -139,6 +163,9 @@ check_job_5 = case(
     fault_of_5,
     "its weights are those of one process that takes each batch at once, however it is cut.",
     {
+        "The card was too small for all that at once: that is what micro_batch is for.": edited(
+            job_5, ("mine[start : start + micro_batch] for start in range(0, len(mine), micro_batch)", "mine")
+        ),
         "A token of a short part counts more than one of a long part.": sick_5(),
         "That weighs a part by its texts; the mean is over tokens.": edited(
             sick_5(), ("/ len(parts)", "* len(part) / len(mine)")

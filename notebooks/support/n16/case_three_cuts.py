@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished
+from support.n16.casebook import case, unfinished, with_evidence
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -95,7 +95,7 @@ def fault_of_8(job: Callable[..., Any]) -> str:
             due = of_one_stage(longest, rate, **drawn_8(seed, depth))
             said = unfinished(where, stands) or _fault_of_stages(where, stands, due)
             if said:
-                return said
+                return with_evidence(said, found)
     return ""
 
 
@@ -142,7 +142,7 @@ check_job_8 = case(
         "Lengths at right angles don't add: their squares do.": edited(
             job_8, ("(gradients) ** 2", "(gradients)"), ("square.sqrt()", "square")
         ),
-        "The longest stage is shorter than the whole.": edited(
+        "A single stage, be it the longest, is shorter than the whole.": edited(
             job_8, (_SUMMED, "        dist.all_reduce(square, dist.ReduceOp.MAX)\n")
         ),
         "A mean over the stages is less than their sum.": edited(

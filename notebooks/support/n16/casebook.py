@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
+from torch import Tensor
+
 from support.kit.exercise import Exercise
 from support.kit.judged import Fault, judged
 from support.kit.values import near
@@ -77,6 +79,24 @@ def fault_of_forecast(name: str, given: Forecast, due: Forecast) -> str:
 def _is_right(given: float, due: float) -> bool:
     """Compare two numbers: a count exactly."""
     return given == due if isinstance(due, int) else near(given, due, TOLERANCE)
+
+
+def with_evidence(said: str, found: Any) -> str:
+    """Return what is said, known by all that these trials have shown: two answers rarely part in a rounded number."""
+    return Fault(said, (said, _plain(found))) if said else ""
+
+
+def _plain(part: Any) -> Any:
+    """Return it with numbers to nine places, as text, so that equal ones are equal in whatever way they came about."""
+    if isinstance(part, Stand):
+        return part.how, _plain(part.value)
+    if isinstance(part, Tensor):
+        return _plain(part.tolist())
+    if isinstance(part, dict):
+        return [(key, _plain(value)) for key, value in part.items()]
+    if isinstance(part, (list, tuple)):
+        return [_plain(each) for each in part]
+    return f"{part + 0.0:.9f}" if isinstance(part, float) else repr(part)
 
 
 def unfinished(where: str, stands: list[Stand]) -> str:

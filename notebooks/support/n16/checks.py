@@ -79,7 +79,7 @@ check_state = Exercise(
                 "    old['state'] = state['optimizer']['state']\n"
                 "    optimizer.load_state_dict(old)",
             ),
-            "Python still holds the last bytes of it: close the file before it gets its name.": (
+            "It has got its name before its bytes were in it: finish and close the file first.": (
                 "        file.flush()\n        os.fsync(file.fileno())\n",
                 "        os.replace(unfinished, path)\n",
                 f"    {_REPLACE}\n\n\ndef load",
@@ -112,7 +112,11 @@ check_state = Exercise(
                 'open(unfinished, "wb")',
                 'open(unfinished, "ab")',
             ),
-            "A checksum of the weights says nothing of what stands beside them.": (
+            "Longer than what you write: what a kill has left of a larger file must be cut off.": (
+                '    with open(unfinished, "wb") as file:\n',
+                "    open(unfinished, 'ab').close()\n    with open(unfinished, 'r+b') as file:\n",
+            ),
+            "A checksum must cover all that load reads.": (
                 "def save(path, model, optimizer, more):\n",
                 "def save(path, model, optimizer, more):\n    checksum = 0\n"
                 "    for value in model.state_dict().values():\n"
@@ -125,7 +129,7 @@ check_state = Exercise(
                 "        found = zlib.crc32(value.numpy().tobytes(), found)\n"
                 '    if found.to_bytes(4, "little") != checksum:\n',
             ),
-            "torch.load does not notice that: keep a checksum in the file, and compare it before anything else.": (
+            "torch.load misses a changed byte: keep a checksum in the file, and compare it before anything else.": (
                 "!= checksum",
                 "== None",
             ),

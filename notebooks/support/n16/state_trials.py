@@ -39,6 +39,10 @@ class _Interrupted(BaseException):
     """Stands for the stop button: nothing that an answer does with errors catches it."""
 
 
+class _FolderMade(BaseException):
+    """There is a folder beside the file."""
+
+
 Training = tuple[nn.Module, torch.optim.Optimizer]
 
 
@@ -147,6 +151,8 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
             return f"save(path, …) has left no file at path, {path.name}; in its folder lies {there}."
         with in_case("load after the first save", FILE_OF_ITS_OWN):
             found = read(path, *again)
+        if isinstance(found, dict) and found.keys() != MORE.keys():
+            return f"load should return {MORE}, it returned a dictionary with {', '.join(map(str, found))}."
         if not _equal(first[0], again[0]):
             still = ": they are still those from before" if _equal(again[0], other[0]) else ""
             return f"after load the weights and buffers are not those that were saved{still}."
@@ -224,6 +230,8 @@ def _watch(
             found = path.stat()
             now = (found.st_ino, found.st_size, found.st_mtime_ns)
         names = set(os.listdir(path.parent)) - {path.name}
+        if any((path.parent / name).is_dir() for name in names - left.keys()):
+            raise _FolderMade
         if (now, bool(names)) != last:
             last = (now, bool(names))
             seen.append((path.read_bytes() if now else None, bool(names)))
@@ -251,7 +259,10 @@ def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
     old = path.read_bytes()
     _empty_but_for(path)
     with in_case("save where an older file stands", FILE_OF_ITS_OWN):
-        seen, left = _watch(path, lambda: write(path, *run, MORE))
+        try:
+            seen, left = _watch(path, lambda: write(path, *run, MORE))
+        except _FolderMade:
+            return "save makes a folder of its own; the folder of path is the only one that it may use."
     new = path.read_bytes()
     for content, beside in seen:
         if content in (old, new):
@@ -260,7 +271,8 @@ def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
         though = ", though another file lies beside it" if beside else ""
         named_first = "; it has got its name before all of it was written" if left and not beside else ""
         said = f"save again, and for a moment the file at path {held}{though}{named_first}"
-        return Fault(f"{said}; a kill then costs the state.", ("moment", content is None, beside, bool(left)))
+        known_by = ("moment", content is None, bool(content), beside, bool(left))
+        return Fault(f"{said}; a kill then costs the state.", known_by)
     if not left:
         return "the new file is not written in path's folder: only inside one file system is renaming one operation."
     return ""
@@ -287,18 +299,27 @@ def _fault_of_what_is_left(write: Any, read: Any, path: Path) -> str:
         return "interrupted while it wrote the new file, save has put the unfinished one in the place of the old."
     _empty_but_for(path)
     _, left = _watch(path, lambda: write(path, *_new(5), MORE))
+    return _fault_of_litter(write, read, path, left, 0.5) or _fault_of_litter(write, read, path, left, 2)
+
+
+def _fault_of_litter(write: Any, read: Any, path: Path, left: dict[str, bytes], share: float) -> str:
+    """Save and load where a kill has left so much of each file that a save begins; a larger state leaves more."""
     for name, content in left.items():
-        (path.parent / name).write_bytes(content[: len(content) // 2])
+        (path.parent / name).write_bytes((2 * content)[: int(share * len(content))])
+    begun = "half a file" if share < 1 else "a longer file"
     try:
         write(path, *_new(6), MORE)
     except Exception as error:
-        return f"after a kill has left an unfinished file, save raises {named(error)}."
+        said = f"after a kill has left an unfinished file, save raises {named(error)}."
+        return said.replace(f"{path.parent}{os.sep}", "")
     run = _new(7)
     try:
         read(path, *run)
     except Exception as error:
-        said = f"behind a kill and one more save, load raises {named(error)}."
-        return said.replace(f"{path.parent}{os.sep}", "")
+        said = f"behind a kill that has left {begun}, and one more save, load raises {named(error)}."
+        now = path.read_bytes()
+        behind = any(now.startswith(content[: len(content) // 2]) for content in left.values())
+        return Fault(said.replace(f"{path.parent}{os.sep}", ""), ("litter", share, behind))
     return "" if _equal(run[0], _new(6)[0]) else "behind a kill and one more save, load gives another state."
 
 

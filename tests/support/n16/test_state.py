@@ -113,6 +113,8 @@ def test_other_files_are_right_too(answer):
     (("    os.replace(unfinished, path)", "    from shutil import move\n    move(unfinished, path)"), "on bit for bit"),
     (("    with open(unfinished", "    unfinished = f'/tmp/{os.getpid()}.unfinished'\n    with open(unfinished"),
      "is not written in path's folder"),
+    (('unfinished = f"{path}.unfinished"', 'os.makedirs(f"{path}s", exist_ok=True)\n    unfinished = f"{path}s/new"'),
+     "save makes a folder of its own"),
 ])  # fmt: skip
 def test_a_save_is_judged_by_every_moment_of_it(change, told):
     assert told in n16.check_state(edited(built.save, change), built.load).message
@@ -125,6 +127,7 @@ def test_a_save_is_judged_by_every_moment_of_it(change, told):
      "neither loads a file that was cut off nor refuses it: it returns {}"),
     ([('return state["more"]', "pass")], "it returned None"),
     ([('return state["more"]', 'return state["more"]["step"]')], "it returned 3"),
+    ([('return state["more"]', "return state")], "it returned a dictionary with model, optimizer, more."),
     ([('model.load_state_dict(state["model"])',
        'for name, mine in model.named_parameters():\n        mine.data.copy_(state["model"][name])')],
      "after load the weights and buffers are not those that were saved."),

@@ -1,0 +1,107 @@
+"""What a job of notebook 16 does beside its result: on so many rows, in so many pieces, in this order.
+
+Each function here runs in a rank in place of the job, and calls it by its name. What a job may do in several ways is
+counted where all of them come through, in torch. Whoever takes another way is not counted: then there is no number.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: D103
+
+
+def with_rows_counted(dist, name, **given):
+    rows = 0
+
+    def count(module, inputs):
+        nonlocal rows
+        if isinstance(module, nn.Linear) and torch.is_grad_enabled():
+            rows += len(inputs[0])
+
+    handle = nn.modules.module.register_module_forward_pre_hook(count)
+    try:
+        return globals()[name](dist, **given), rows
+    finally:
+        handle.remove()
+
+
+def with_tokens_counted(dist, name, **given):
+    whole = F.cross_entropy
+    sizes = []
+
+    def counted(scores, target, *others, **named):
+        loss = whole(scores, target, *others, **named)
+        if loss.requires_grad:
+            sizes.append(int((target != named.get("ignore_index", -100)).sum()))
+        return loss
+
+    F.cross_entropy = counted
+    try:
+        return globals()[name](dist, **given), sizes
+    finally:
+        F.cross_entropy = whole
+
+
+def with_first_weights(dist, name, **given):
+    from torch.optim.optimizer import register_optimizer_step_pre_hook  # torch.optim hides its module
+
+    first = []
+
+    def keep(optimizer, *_):
+        if not first:
+            first.extend(
+                each.detach().clone() for group in optimizer.param_groups for each in group["params"]
+            )
+
+    handle = register_optimizer_step_pre_hook(keep)
+    try:
+        return globals()[name](dist, **given), first
+    finally:
+        handle.remove()
+
+
+def with_tasks_noted(dist, name, layers, **given):
+    tasks = []
+
+    def note(module, inputs, out):
+        if out.requires_grad:
+            number = sum(kind == "F" for kind, _ in tasks)
+            tasks.append(("F", number))
+            out.register_hook(lambda _: tasks.append(("B", number)))
+
+    handles = [layer.register_forward_hook(note) for layer in layers]
+    try:
+        return globals()[name](dist, layers=layers, **given), tasks
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def with_looks_counted(dist, name, **given):
+    looks = [0]
+    places = (
+        (torch.Tensor, "softmax"),
+        (torch, "softmax"),
+        (F, "softmax"),
+        (F, "scaled_dot_product_attention"),
+    )
+    kept = [getattr(owner, function) for owner, function in places]
+
+    def counting(function):
+        def count(*inputs, **named):
+            looks[0] += 1
+            return function(*inputs, **named)
+
+        return count
+
+    for (owner, function), whole in zip(places, kept, strict=True):
+        setattr(owner, function, counting(whole))
+    try:
+        return globals()[name](dist, **given), looks[0]
+    finally:
+        for (owner, function), whole in zip(places, kept, strict=True):
+            setattr(owner, function, whole)

@@ -19,7 +19,7 @@ import multiprocessing
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,9 +32,8 @@ from matplotlib.layout_engine import LayoutEngine
 from lib.show.explore import Explorer, Slider, Switch
 from lib.show.style import STYLE, alt_text, png, shown_size
 from tools.site.named import Named
+from tools.site.stops import LIMIT, Stops, chosen_stops
 
-Stops = dict[str, tuple[Any, ...]]
-LIMIT = 400
 REST = "all of them in the notebook"
 PROCESSES = 2
 
@@ -98,13 +97,20 @@ def cut(text: str) -> list[str]:
     return [part.replace("\n", " ") for part in re.split(r"(?<=>)\n", text) if part]
 
 
-def stops_of(explorer: Explorer, limit: int = LIMIT, sample: int | None = None, keep: Named | None = None) -> Stops:
+def stops_of(
+    explorer: Explorer,
+    limit: int = LIMIT,
+    sample: int | None = None,
+    keep: Named | None = None,
+    ordered: Collection[str] = (),
+) -> Stops:
     """Return the stops that a page offers. The start is always among them.
 
     limit: an explorer with more settings keeps some of its stops. keep: stops that stay, as the text names them.
-    sample: of at most so many settings, for a test: some controls stand still.
+    ordered: sliders that the text tells to move. sample: of at most so many settings, for a test: some controls
+    stand still.
     """
-    stops = explorer.grid(limit, keep)
+    stops = chosen_stops(explorer, limit, keep, ordered)
     if sample is None:
         return stops
     for name, control in explorer.controls.items():

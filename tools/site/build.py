@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools.site import chinese, frame, index, runtime, search
@@ -16,18 +16,20 @@ from tools.site.page import Page, Pictures, Writer
 from tools.site.run import Executed
 
 STATIC = Path(__file__).with_name("static")
-#: Frames of all explorers together: more would make the pages heavy (45 MB) and a build long.
+#: Frames of all explorers together, and bytes of all files: more would make pages heavy and a build long.
 MOST_SETTINGS = 12_000
+MOST_BYTES = 45_000_000
 #: What of STATIC goes into python.js.
 PACKED = ("*.gz", "*.zip", "practice_worker.js")
 
 
 @dataclass(frozen=True)
 class Site:
-    """A built site: its folder, its pages in order, the ledger and the glossary last."""
+    """A built site: its folder, its pages in order, the ledger and the glossary last, its explorers' frames."""
 
     folder: Path
     pages: list[Page]
+    settings: int = 0
 
     @property
     def size(self) -> int:
@@ -70,9 +72,14 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
         write_in_chinese(new, pages, links)
     if settings > MOST_SETTINGS:
         raise ValueError(f"{settings} settings are drawn, {MOST_SETTINGS} may be: fewer stops, or fewer named in texts")
+    site = Site(new, [*pages, *lists], settings)
+    if site.size > MOST_BYTES:
+        raise ValueError(
+            f"the site has {site.size / 1e6:.1f} MB, {MOST_BYTES / 1e6:.0f} may be: see which pages are large"
+        )
     shutil.rmtree(out, ignore_errors=True)
     new.rename(out)
-    return Site(out, [*pages, *lists])
+    return replace(site, folder=out)
 
 
 def cpu_seconds() -> float:

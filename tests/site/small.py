@@ -74,7 +74,7 @@ GLOSSARY = (
 
 
 def draw(n: int, on: bool) -> Figure:
-    figure = Figure(figsize=(3, 1))
+    figure = Figure(figsize=(3, 2 if n == 3 else 1))
     figure.text(0.1, 0.5, f"{n} {on}")
     return describe(figure, f"{n} squares, {'on' if on else 'off'}")
 

@@ -12,7 +12,7 @@ from support import course
 from tools.site.chinese import linked
 from tools.site.frame import NAME
 from tools.site.links import GLOSSARY, Links
-from tools.site.page import Page, Section
+from tools.site.page import READING, Page, Section
 from tools.site.text import Markdown, slug
 from tools.title import title_table
 
@@ -62,7 +62,11 @@ def glance(path: Path, links: Links) -> str:
     markdown = Markdown(links.seen_from("notebooks"))
     rows = [(name, value) for name, value in columns.items() if not name.startswith("Previous")]
     rows.insert(1, ("Your time", hours(course.chapter_of(path.stem))))
-    listed = "".join(f"<div><dt>{name}</dt><dd>{markdown.inline(value)}</dd></div>" for name, value in rows)
+    rows.insert(2, ("Reading alone", READING))
+    listed = "".join(
+        f"<div><dt>{name}</dt><dd>{value if value == READING else markdown.inline(value)}</dd></div>"
+        for name, value in rows
+    )
     return f"""<dl class="glance">{listed}</dl>
 <p class="ways"><a href="{html.escape(links.colab(path.stem))}">Open in Colab</a>
 <a href="notebooks/{path.name}" download>Download the notebook</a></p>
@@ -101,7 +105,7 @@ def picture(listed: Sequence[Entry], names: tuple[str, str, str] = MAP) -> str:
             f'<a href="{entry.page.name}" aria-label="{html.escape(entry.page.title)}">'
             f"<title>{html.escape(entry.page.title)}</title>"
             f'<circle cx="{x:g}" cy="{y:g}" r="{RADIUS}" data-map="{entry.number:02d}"/>'
-            f'<text x="{x:g}" y="{y + 5:g}">{entry.number:02d}</text></a>'
+            f'<text x="{x:g}" y="{y + 5:g}">{entry.number:02d}</text>{_name_below(entry.chapter, x, y)}</a>'
         )
     width = max(columns.values()) * COLUMN + 2 * SIDE
     height = ROW + 2 * EDGE
@@ -111,6 +115,15 @@ def picture(listed: Sequence[Entry], names: tuple[str, str, str] = MAP) -> str:
 <g class="lines" aria-hidden="true">{"".join(lines)}</g>{written}
 {"".join(nodes)}
 </svg></nav>"""
+
+
+def _name_below(chapter: course.Chapter, x: float, y: float) -> str:
+    """Write a notebook's short name below its circle, in as many lines as it has."""
+    first = y + RADIUS + 15
+    return "".join(
+        f'<text class="name" aria-hidden="true" x="{x:g}" y="{first + 14 * number:g}">{html.escape(line)}</text>'
+        for number, line in enumerate(chapter.short.split("\n"))
+    )
 
 
 def _track_name(track: course.Track, y: float, name: str) -> str:

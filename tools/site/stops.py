@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.collections import Collection as Drawn
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -108,22 +110,27 @@ def traits(figure: Figure) -> Counter[str]:
     return found
 
 
-def _trait(artist: Any) -> str:
+def _trait(artist: Artist) -> str:
     if not artist.get_visible():
         return ""
     if isinstance(artist, Text):
         return f"{artist.get_text()} {artist.get_position()} {artist.get_color()}" if artist.get_text() else ""
     if isinstance(artist, Line2D):
-        return f"{artist.get_xydata().tolist()} {artist.get_color()} {artist.get_linestyle()}"
+        return f"{_listed(artist.get_xydata())} {artist.get_color()} {artist.get_linestyle()}"
     if isinstance(artist, Patch):
-        shape = artist.get_patch_transform().transform(artist.get_path().vertices).round(6).tolist()
+        shape = _listed(artist.get_patch_transform().transform(artist.get_path().vertices))
         return f"{shape} {artist.get_facecolor()} {artist.get_hatch()}"
     if isinstance(artist, Drawn):
-        paths = [path.vertices.round(6).tolist() for path in artist.get_paths()]
-        return f"{paths} {artist.get_offsets().tolist()} {artist.get_facecolor().tolist()}"
+        paths = [_listed(path.vertices) for path in artist.get_paths()]
+        return f"{paths} {_listed(artist.get_offsets())} {_listed(artist.get_facecolor())}"
     if isinstance(artist, AxesImage):
-        return str(artist.get_array().tolist())
+        return _listed(artist.get_array())
     return ""
+
+
+def _listed(numbers: Any) -> str:
+    """Return an array as text, whole: numpy's own would leave out the middle of a long one."""
+    return str(np.asarray(numbers).round(6).tolist())
 
 
 def _spread(tried: Sequence[Any], changes: Sequence[float], count: int, always: Collection[Any]) -> tuple[Any, ...]:

@@ -19,6 +19,12 @@
     return parts.join("\n");
   }
 
+  // The width of a frame on the page, and its height as a share of it, from the head of its SVG.
+  function shape(head, width) {
+    const [, , wide, high] = /viewBox="([^"]*)"/.exec(head)[1].split(/[\s,]+/).map(Number);
+    return { width, ratio: high / wide };
+  }
+
   function place(input) {
     if (input.type === "checkbox") return Number(input.checked);
     return input.tagName === "SELECT" ? input.selectedIndex : Number(input.value);
@@ -34,11 +40,27 @@
     const inputs = [...figure.querySelectorAll(".atlas-controls input, .atlas-controls select")];
     const picture = figure.querySelector(".atlas-picture");
     const words = figure.querySelector(".atlas-words");
+    const stage = document.createElement("div"); // as high as the highest frame: nothing below it moves
+    stage.className = "atlas-stage";
+    picture.before(stage);
+    stage.append(picture);
+    let shapes = [];
     let data = null, opened = null, address = "", timer = 0, shown = -1;
 
     function open() {
-      opened = opened || unpack(figure.querySelector("script").textContent).then((found) => { data = found; });
+      opened = opened || unpack(figure.querySelector("script").textContent).then((found) => {
+        data = found;
+        shapes = found.f.map(([[first], , width]) => shape(found.t[first], width));
+        stand();
+      });
       return opened;
+    }
+
+    function stand() {
+      const most = getComputedStyle(picture).maxWidth; // a phone has pixels, all else 100%
+      const room = most.endsWith("px") ? parseFloat(most) : stage.clientWidth;
+      const heights = shapes.map(({ width, ratio }) => Math.min(width, room) * ratio);
+      stage.style.minHeight = heights.length ? `${Math.ceil(Math.max(...heights))}px` : "";
     }
 
     // Where an input is, in the words of its options: a screen reader says them in place of a number.
@@ -78,6 +100,7 @@
     }
 
     for (const input of inputs) input.addEventListener("input", () => moved(input));
+    addEventListener("resize", () => requestAnimationFrame(stand));
     inputs.forEach(tell); // a browser that comes back to a page keeps where its inputs were
     figure.querySelector(".atlas-controls").hidden = false;
     figure.dataset.ready = "";

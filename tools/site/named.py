@@ -57,14 +57,18 @@ def named_settings(text: str, explorer: Explorer) -> Named:
 
 
 def ordered_sliders(text: str, explorer: Explorer) -> set[str]:
-    """Return the sliders that a text tells its reader to move, by the names of their controls."""
+    """Return the sliders that a text tells its reader to move, or gives a value to as in "m = 3", by control."""
+    plain = without_signs(text)
     given = orders(text)
-    return {
-        name
-        for name, control in explorer.controls.items()
-        if isinstance(control, Slider)
-        if any(speaks_of(order, called) for order in given for called in _called(name, explorer.controls))
-    }
+    found: set[str] = set()
+    for name, control in explorer.controls.items():
+        called = _called(name, explorer.controls)
+        equal = {value for letter in called if len(letter) == 1 for value in _numbers(plain, [letter])}
+        if isinstance(control, Slider) and (
+            equal & {*control.options} or any(speaks_of(order, each) for order in given for each in called)
+        ):
+            found.add(name)
+    return found
 
 
 def impossible(text: str, explorer: Explorer) -> list[str]:

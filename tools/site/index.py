@@ -19,9 +19,12 @@ from tools.title import title_table
 #: The line of the map on which the notebooks of a track stand, from the top.
 LINES = {course.START: 0.5, course.DATA: 0.0, course.PIPELINE: 1.0, course.TOGETHER: 0.5}
 COLUMN = 88
-ROW = 120
+ROW = 236
 RADIUS = 22
 EDGE = 64
+#: How far above the circles of the lower row lines run that leave it: the farther they go the lower.
+LANE = 70
+LANE_APART = 6
 MAP = ("Map of the course", "data", "pipeline")
 SIDE = 40
 
@@ -108,7 +111,7 @@ def picture(listed: Sequence[Entry], names: tuple[str, str, str] = MAP) -> str:
             f'<text x="{x:g}" y="{y + 5:g}">{entry.number:02d}</text>{_name_below(entry.chapter, x, y)}</a>'
         )
     width = max(columns.values()) * COLUMN + 2 * SIDE
-    height = ROW + 2 * EDGE
+    height = ROW + 2 * EDGE + 16
     written = _track_name(course.DATA, 18, data) + _track_name(course.PIPELINE, height - 8, pipeline)
     return f"""<nav class="map scroll" aria-label="{called}">
 <svg viewBox="0 0 {width} {height}" width="{width}" height="{height}">
@@ -142,11 +145,25 @@ def _middle(column: int, line: float) -> tuple[float, float]:
 def _line(before: tuple[float, float], after: tuple[float, float]) -> str:
     x, y = before
     u, v = after
-    if y == v and u - x > COLUMN:  # over those between, on the outside of its track
-        bend = (18 + 8 * (u - x) / COLUMN) * (-1 if y <= EDGE else 1)
-        side = RADIUS * (-1 if bend < 0 else 1)
-        return f"M{x:g} {y + side:g}C{x + 20:g} {y + side + bend:g} {u - 20:g} {v + side + bend:g} {u:g} {v + side:g}"
+    if y == v and u - x > COLUMN:  # over those between: their names are below them
+        top = y - RADIUS
+        over = top - 18 - 8 * (u - x) / COLUMN
+        return f"M{x:g} {top:g}C{x + 20:g} {over:g} {u - 20:g} {over:g} {u:g} {top:g}"
+    if u - x > 2 * COLUMN and y > EDGE:  # between the rows, above the arcs of the lower one
+        lane = y - RADIUS - LANE + LANE_APART * (u - x) / COLUMN
+        away = f"M{x:g} {y - RADIUS:g}C{x:g} {lane:g} {x + 24:g} {lane:g} {x + COLUMN / 2:g} {lane:g}"
+        return away + _into(u, v, lane)
+    if u - x > 5 * COLUMN and v > y:  # below the names of the upper row
+        lane = (y + v) / 2 + 14
+        return f"M{x + RADIUS:g} {y:g}C{x + 44:g} {y:g} {x + 30:g} {lane:g} {x + COLUMN:g} {lane:g}" + _into(u, v, lane)
+    if u - x > COLUMN and v > y:  # over those between, and down from above
+        return f"M{x + RADIUS:g} {y:g}H{u - 30:g}C{u - 10:g} {y:g} {u:g} {y + 10:g} {u:g} {v - RADIUS:g}"
     return f"M{x + RADIUS:g} {y:g}C{(x + u) / 2:g} {y:g} {(x + u) / 2:g} {v:g} {u - RADIUS:g} {v:g}"
+
+
+def _into(u: float, v: float, lane: float) -> str:
+    """Return the end of a line that comes along between the rows and turns into a circle from its left."""
+    return f"H{u - COLUMN:g}C{u - COLUMN / 2:g} {lane:g} {u - COLUMN / 2:g} {v:g} {u - RADIUS:g} {v:g}"
 
 
 def card(entry: Entry) -> str:

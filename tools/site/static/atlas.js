@@ -75,7 +75,8 @@
     const words = figure.querySelector(".atlas-words");
     const stage = document.createElement("div"); // as high as the highest frame: nothing below it moves
     stage.className = "atlas-stage";
-    picture.before(stage);
+    const finding = Object.assign(document.createElement("p"), { className: "atlas-finding", hidden: true });
+    picture.before(finding, stage);
     stage.append(picture);
     let shapes = [];
     let data = null, opened = null, addresses = [], timer = 0, shown = -1;
@@ -89,7 +90,20 @@
       return opened;
     }
 
+    // The height of the longest finding of all frames, so that a longer one moves nothing.
+    function tallest() {
+      const now = finding.textContent;
+      const texts = data.t.map((element) => /id="finding" data-said="([^"]*)"/.exec(element)).filter(Boolean);
+      const heights = [now, ...texts.map(([, said]) => said)].map((said) => {
+        finding.textContent = said;
+        return finding.offsetHeight;
+      });
+      finding.textContent = now;
+      return Math.max(...heights);
+    }
+
     function stand() {
+      if (phone.matches && !finding.hidden && !finding.style.minHeight) finding.style.minHeight = `${tallest()}px`;
       if (phone.matches) { // panels below each other: as high as they ever were
         stage.style.minHeight = `${Math.max(parseFloat(stage.style.minHeight) || 0, stage.offsetHeight)}px`;
         return;
@@ -118,7 +132,7 @@
       const before = addresses;
       const [said, cuts] = phone.matches ? stacked(assemble(data, number)) : ["", [{ source: assemble(data, number), share: 1 }]];
       addresses = cuts.map(({ source }) => URL.createObjectURL(new Blob([source], { type: "image/svg+xml" })));
-      stage.querySelectorAll("p, img + img").forEach((old) => old.remove());
+      stage.querySelectorAll("img + img").forEach((old) => old.remove());
       const pictures = [picture, ...cuts.slice(1).map(() => document.createElement("img"))];
       pictures.forEach((each, place) => {
         each.className = "atlas-picture";
@@ -130,7 +144,8 @@
         each.onload = phone.matches ? stand : null;
         stage.append(each);
       });
-      if (said) stage.prepend(Object.assign(document.createElement("p"), { className: "atlas-finding", textContent: said }));
+      finding.hidden = !said;
+      finding.textContent = said;
       before.forEach((old) => URL.revokeObjectURL(old));
       clearTimeout(timer);
       timer = setTimeout(() => { words.textContent = alt; }, QUIET);
@@ -150,6 +165,7 @@
     addEventListener("resize", () => requestAnimationFrame(stand));
     phone.addEventListener("change", () => {
       stage.style.minHeight = "";
+      finding.style.minHeight = "";
       shown = -1;
       if (data) show();
       if (data) stand();

@@ -108,7 +108,7 @@ window.course = (() => {
       const more = [left && "left", right && "right"].filter(Boolean).join(" ");
       if (more) box.dataset.more = more; else delete box.dataset.more;
     };
-    const look = () => document.querySelectorAll("pre, .scroll, .figure, .atlas").forEach((box) => {
+    const look = () => document.querySelectorAll("pre, .scroll, .figure, .atlas-stage").forEach((box) => {
       if (box.scrollWidth > box.clientWidth + 1) { box.tabIndex = 0; } else box.removeAttribute("tabindex");
       if (!box.dataset.watched) { box.dataset.watched = ""; box.addEventListener("scroll", () => cue(box), { passive: true }); }
       cue(box);

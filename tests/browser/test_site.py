@@ -82,6 +82,51 @@ def test_theme_and_memory_last_from_page_to_page(site: Site, browser: Browser):
         assert page.locator(".guess input").input_value() == "5"
 
 
+def test_nothing_below_a_figure_moves_while_its_slider_is_dragged(site: Site, browser: Browser):
+    with opened(browser, Report()) as page:
+        page.goto((site.folder / "00_small.html").as_uri())
+        page.locator("figure.atlas[data-ready]").scroll_into_view_if_needed()
+        page.locator(".atlas-stage[style*=min-height]").wait_for()
+        slider = page.locator(".atlas-slider input")
+        heights = {}
+        for place in range(3):
+            slider.fill(str(place))
+            page.wait_for_function("document.querySelector('.atlas-picture').complete")
+            heights[page.locator(".atlas-picture").bounding_box()["height"]] = True
+            assert page.locator("figure.atlas").bounding_box()["height"] == pytest.approx(
+                heights.setdefault("figure", page.locator("figure.atlas").bounding_box()["height"])
+            )
+        assert len(heights) == 3, "one picture is higher than the others"
+
+
+def test_what_a_phone_cuts_fades_at_its_edge_until_it_is_scrolled_there(site: Site, browser: Browser):
+    with opened(browser, Report(), viewport=check.PHONE) as page:
+        page.goto((site.folder / "00_small.html").as_uri())
+        code = page.locator("pre", has_text="a line that is wider").first
+        code.scroll_into_view_if_needed()
+        page.wait_for_selector("pre[data-more='right']")
+        assert "linear-gradient" in code.evaluate("each => getComputedStyle(each).maskImage")
+        code.evaluate("each => { each.scrollLeft = each.scrollWidth; }")
+        page.wait_for_selector("pre[data-more='left']")
+        assert page.locator("nav.course").is_visible()
+
+
+def test_a_phone_shows_the_finding_as_text_and_panels_one_below_the_other(site: Site, browser: Browser):
+    with opened(browser, Report(), viewport=check.PHONE) as page:
+        page.goto((site.folder / "00_small.html").as_uri())
+        page.locator("figure.atlas").scroll_into_view_if_needed()
+        page.locator(".atlas-finding:visible").wait_for()
+        assert page.locator(".atlas-finding").inner_text() == "2 squares are on"
+        first, second = (each.bounding_box() for each in page.locator(".atlas-stage img").all())
+        assert first["y"] + first["height"] <= second["y"]
+        assert [each.get_attribute("alt") for each in page.locator(".atlas-stage img").all()] == ["2 squares, on", ""]
+        page.locator(".atlas-slider input").fill("2")
+        assert page.locator(".atlas-finding").inner_text() == "3 squares are on"
+        page.set_viewport_size(check.DESK)
+        page.locator(".atlas-finding").wait_for(state="hidden")
+        assert page.locator(".atlas-stage img").count() == 1
+
+
 def test_keys_reach_the_text_and_the_search(site: Site, browser: Browser):
     with opened(browser, Report()) as page:
         page.goto((site.folder / "01_other.html").as_uri())

@@ -74,8 +74,11 @@ GLOSSARY = (
 
 
 def draw(n: int, on: bool) -> Figure:
-    figure = Figure(figsize=(3, 1))
-    figure.text(0.1, 0.5, f"{n} {on}")
+    figure = Figure(figsize=(3, 2 if n == 3 else 1))
+    figure.suptitle(f"{n} squares are {'on' if on else 'off'}")
+    for place in (0.1, 0.6):
+        figure.add_axes((place, 0.2, 0.3, 0.4)).set_axis_off()
+        figure.axes[-1].plot(range(n))
     return describe(figure, f"{n} squares, {'on' if on else 'off'}")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tools import lab
 from tools.execute import FAILURES
 from tools.project import ROOT, chapters, find
-from tools.site.build import build, stored
+from tools.site.build import build, cpu_seconds, stored
 from tools.site.run import Executed, executed
 
 OUT = ROOT / "build" / "site"
@@ -46,7 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"The site is not built: {error}")
         return 1
     seconds = time.monotonic() - start
-    print(f"{site.folder}: {len(site.pages) + 1} pages, {site.size / 1e6:.1f} MB, {seconds:.0f} s; open index.html")
+    size = f"{len(site.pages) + 1} pages, {site.settings:,} frames, {site.size / 1e6:.1f} MB"
+    print(f"{site.folder}: {size}, {seconds:.0f} s, {cpu_seconds():.0f} CPU s; open index.html")
     code = 0
     if options.pdf:
         from tools.site import pdf

@@ -19,22 +19,23 @@ import multiprocessing
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import LayoutEngine
+from matplotlib.text import Text
 
 from lib.show.explore import Explorer, Slider, Switch
 from lib.show.style import STYLE, alt_text, png, shown_size
 from tools.site.named import Named
+from tools.site.stops import LIMIT, Stops, chosen_stops
 
-Stops = dict[str, tuple[Any, ...]]
-LIMIT = 400
 REST = "all of them in the notebook"
 PROCESSES = 2
 
@@ -43,6 +44,8 @@ SVG: Any = {**STYLE, "svg.fonttype": "path", "svg.hashsalt": "atlas"}
 NOTHING = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 #: Dots per inch of an SVG, whatever the figure says: it has points.
 SVG_DOTS = 72
+#: The id of the title over all of a figure.
+FINDING = "finding"
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,10 @@ class Atlas:
 
 
 def svg(figure: Figure) -> str:
-    """Return a figure as SVG: the same text for the same picture."""
+    """Return a figure as SVG: the same text for the same picture. Its finding can be read in it: see `finding`."""
+    headline = finding(figure)
+    if headline is not None:
+        headline.set_gid(FINDING)
     buffer = io.StringIO()
     canvas = figure.canvas
     engine = figure.get_layout_engine()
@@ -82,7 +88,27 @@ def svg(figure: Figure) -> str:
     figure.set_canvas(canvas)
     text = buffer.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
+    if headline is not None:  # letters are paths: a phone sets the words anew, as wide as it is
+        said = html.escape(" ".join(headline.get_text().split()))
+        text = text.replace(f'<g id="{FINDING}"', f'<g id="{FINDING}" data-said="{said}"', 1)
     return re.sub(r"\s*\n\s*", "\n", text)
+
+
+def finding(figure: Figure) -> Text | None:
+    """Return the title that stands over all of a figure: its own, or that of its only panel that has one."""
+    over = figure.get_suptitle()
+    parts: list[Figure | Axes] = [figure] if over else list(figure.axes)
+    titles = [
+        text
+        for part in parts
+        for text in part.get_children()
+        if isinstance(text, Text) and text.get_text() and text.get_text() in ((over,) if over else _titles(part))
+    ]
+    return titles[0] if len(titles) == 1 else None
+
+
+def _titles(axes: Any) -> tuple[str, ...]:
+    return tuple(axes.get_title(loc) for loc in ("left", "center", "right"))
 
 
 def _lay_out(figure: Figure, engine: LayoutEngine) -> None:
@@ -98,13 +124,20 @@ def cut(text: str) -> list[str]:
     return [part.replace("\n", " ") for part in re.split(r"(?<=>)\n", text) if part]
 
 
-def stops_of(explorer: Explorer, limit: int = LIMIT, sample: int | None = None, keep: Named | None = None) -> Stops:
+def stops_of(
+    explorer: Explorer,
+    limit: int = LIMIT,
+    sample: int | None = None,
+    keep: Named | None = None,
+    ordered: Collection[str] = (),
+) -> Stops:
     """Return the stops that a page offers. The start is always among them.
 
     limit: an explorer with more settings keeps some of its stops. keep: stops that stay, as the text names them.
-    sample: of at most so many settings, for a test: some controls stand still.
+    ordered: sliders that the text tells to move. sample: of at most so many settings, for a test: some controls
+    stand still.
     """
-    stops = explorer.grid(limit, keep)
+    stops = chosen_stops(explorer, limit, keep, ordered)
     if sample is None:
         return stops
     for name, control in explorer.controls.items():

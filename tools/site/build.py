@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools.site import chinese, frame, index, runtime, search
@@ -14,20 +14,23 @@ from tools.site.ledger import ledger_page
 from tools.site.links import GLOSSARY_IN_CHINESE, Links
 from tools.site.page import Page, Pictures, Writer
 from tools.site.run import Executed
+from tools.site.terms import glossary_terms
 
 STATIC = Path(__file__).with_name("static")
-#: Frames of all explorers together: more would make the pages heavy (45 MB) and a build long.
+#: Frames of all explorers together, and bytes of all files: more would make pages heavy and a build long.
 MOST_SETTINGS = 12_000
+MOST_BYTES = 45_000_000
 #: What of STATIC goes into python.js.
 PACKED = ("*.gz", "*.zip", "practice_worker.js")
 
 
 @dataclass(frozen=True)
 class Site:
-    """A built site: its folder, its pages in order, the ledger and the glossary last."""
+    """A built site: its folder, its pages in order, the ledger and the glossary last, its explorers' frames."""
 
     folder: Path
     pages: list[Page]
+    settings: int = 0
 
     @property
     def size(self) -> int:
@@ -46,6 +49,7 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
     (new / "static" / "python.js").write_text(runtime.python_script(), encoding="utf-8")
     links = Links([path.stem for path in paths], paths[0].parents[1])
     pictures = Pictures(new / "pictures")
+    terms = glossary_terms(links.root)
     pages: list[Page] = []
     settings = 0
     for path in paths:
@@ -54,7 +58,7 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
         settings += done.settings
         solution = path.parent / "solutions" / path.name
         solutions = json.loads(solution.read_text(encoding="utf-8"))
-        pages.append(Writer(path.stem, done, solutions, links, pictures, index.glance(path, links)).page())
+        pages.append(Writer(path.stem, done, solutions, links, pictures, index.glance(path, links), terms).page())
         for source, folder in ((path, new / "notebooks"), (solution, new / "notebooks" / "solutions")):
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, folder)
@@ -70,9 +74,14 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
         write_in_chinese(new, pages, links)
     if settings > MOST_SETTINGS:
         raise ValueError(f"{settings} settings are drawn, {MOST_SETTINGS} may be: fewer stops, or fewer named in texts")
+    site = Site(new, [*pages, *lists], settings)
+    if site.size > MOST_BYTES:
+        raise ValueError(
+            f"the site has {site.size / 1e6:.1f} MB, {MOST_BYTES / 1e6:.0f} may be: see which pages are large"
+        )
     shutil.rmtree(out, ignore_errors=True)
     new.rename(out)
-    return Site(out, [*pages, *lists])
+    return replace(site, folder=out)
 
 
 def cpu_seconds() -> float:
@@ -92,7 +101,7 @@ def write_pages(folder: Path, pages: Sequence[Page], lists: Sequence[Page], link
     for place, page in enumerate(pages):
         main = f"<article>\n{page.body}\n</article>\n{frame.turn(pages, place)}"
         whole = frame.document(
-            page.title, main, contents=frame.contents(page), number=page.stem[:2], repository=repository
+            page.title, main, contents=frame.beside(page, pages), number=page.stem[:2], repository=repository
         )
         (folder / page.name).write_text(whole, encoding="utf-8")
     in_chinese = {"index.html", "glossary.html"} if (links.root / GLOSSARY_IN_CHINESE).exists() else set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from lib.show.explore import Explorer
 from lib.show.style import alt_text
 from tools.site import atlas
 from tools.site.guesses import predictions
-from tools.site.named import missing, named_settings
+from tools.site.named import Named, impossible, missing, named_settings, ordered_sliders
+from tools.site.stops import Stops, without_dead_stops
 
 #: The explorers that each cell showed, with the picture that stands in its outputs and its words.
 shown: dict[str, list[tuple[Explorer, str, str]]] = defaultdict(list)
@@ -46,12 +48,22 @@ def _ask(source: str, space: dict[str, Any]) -> None:
         failed.append(error)
 
 
+def lacks(text: str, explorer: Explorer, asked: Named, stops: Stops) -> list[str]:
+    """Return, in words, the settings that a text names and that a page with these stops does not have."""
+    absent = missing(asked, stops)
+    return [
+        *impossible(text, explorer),
+        *(f"{explorer.controls[name].label} {option}" for name, options in absent.items() for option in options),
+    ]
+
+
 def finish(file: str, texts: Mapping[str, str], limit: int, sample: int | None, stem: str) -> None:
     """Draw the frames of all that was shown and write the fragments, and what was counted, to a file.
 
     texts: what the notebook says about the explorers of a cell: the settings named there are among the stops.
     Raises RuntimeError when an explorer draws its start otherwise than where it was shown: a cell below changed what
-    it reads. Raises the error of a prediction that could not be exported.
+    it reads; and when the text names a setting that is none of the stops. Raises the error of a prediction that could
+    not be exported.
     """
     for error in failed:
         raise error
@@ -65,12 +77,16 @@ def finish(file: str, texts: Mapping[str, str], limit: int, sample: int | None, 
                 raise RuntimeError(
                     f"{stem}: the explorer of cell {cell} draws another start now than where it was shown"
                 )
-            asked = named_settings(texts.get(cell, ""), explorer)
-            stops = atlas.stops_of(explorer, limit, sample, asked)
+            text = texts.get(cell, "")
+            asked = named_settings(text, explorer)
+            stops = atlas.stops_of(explorer, limit, sample, asked, ordered_sliders(text, explorer))
+            if sample is None and (lacking := lacks(text, explorer, asked, stops)):
+                raise RuntimeError(f"{stem}: the text at cell {cell} names what its explorer lacks: {lacking}")
             frames = atlas.frames_of(explorer, stops)
+            stops = without_dead_stops(explorer, stops, frames.frames, asked)
             name = f"atlas-{stem[:2]}-{cell}-{number}"
             fragments.setdefault(cell, []).append(atlas.fragment(explorer, stops, frames, name))
-            settings += len(frames.frames)
+            settings += math.prod(map(len, stops.values()))
             absent = missing(asked, explorer.grid(limit))
             kept += [f"{explorer.controls[control].label} {options}" for control, options in absent.items()]
     found = {"atlases": fragments, "guesses": guesses, "settings": settings, "kept": kept}

@@ -77,6 +77,27 @@ def _language(said: Said, page: str) -> str:
     return f'<a class="language" href="{page}" lang="{lang}" hreflang="{lang}">{name}</a>\n'
 
 
+def beside(page: Page, pages: Sequence[Page]) -> str:
+    """Return what stands beside a notebook: the course with its place in it, and its own table of contents."""
+    rows = "\n".join(
+        f'<li><a href="{other.name}"{_here(other is page)}>{html.escape(other.title)}</a></li>' for other in pages
+    )
+    return f"""<div class="beside">
+<nav class="course" aria-label="The course">
+<details><summary>The course</summary>
+<ol>
+{rows}
+</ol>
+</details>
+</nav>
+{contents(page)}
+</div>"""
+
+
+def _here(so: bool) -> str:
+    return ' aria-current="page"' if so else ""
+
+
 def contents(page: Page) -> str:
     """Return the table of contents of a page: its sections, and its exercises below them."""
     rows: list[str] = []

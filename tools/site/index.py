@@ -12,16 +12,19 @@ from support import course
 from tools.site.chinese import linked
 from tools.site.frame import NAME
 from tools.site.links import GLOSSARY, Links
-from tools.site.page import Page, Section
+from tools.site.page import READING, Page, Section
 from tools.site.text import Markdown, slug
 from tools.title import title_table
 
 #: The line of the map on which the notebooks of a track stand, from the top.
 LINES = {course.START: 0.5, course.DATA: 0.0, course.PIPELINE: 1.0, course.TOGETHER: 0.5}
 COLUMN = 88
-ROW = 120
+ROW = 236
 RADIUS = 22
 EDGE = 64
+#: How far above the circles of the lower row lines run that leave it: the farther they go the lower.
+LANE = 70
+LANE_APART = 6
 MAP = ("Map of the course", "data", "pipeline")
 SIDE = 40
 
@@ -62,7 +65,11 @@ def glance(path: Path, links: Links) -> str:
     markdown = Markdown(links.seen_from("notebooks"))
     rows = [(name, value) for name, value in columns.items() if not name.startswith("Previous")]
     rows.insert(1, ("Your time", hours(course.chapter_of(path.stem))))
-    listed = "".join(f"<div><dt>{name}</dt><dd>{markdown.inline(value)}</dd></div>" for name, value in rows)
+    rows.insert(2, ("Reading alone", READING))
+    listed = "".join(
+        f"<div><dt>{name}</dt><dd>{value if value == READING else markdown.inline(value)}</dd></div>"
+        for name, value in rows
+    )
     return f"""<dl class="glance">{listed}</dl>
 <p class="ways"><a href="{html.escape(links.colab(path.stem))}">Open in Colab</a>
 <a href="notebooks/{path.name}" download>Download the notebook</a></p>
@@ -101,16 +108,25 @@ def picture(listed: Sequence[Entry], names: tuple[str, str, str] = MAP) -> str:
             f'<a href="{entry.page.name}" aria-label="{html.escape(entry.page.title)}">'
             f"<title>{html.escape(entry.page.title)}</title>"
             f'<circle cx="{x:g}" cy="{y:g}" r="{RADIUS}" data-map="{entry.number:02d}"/>'
-            f'<text x="{x:g}" y="{y + 5:g}">{entry.number:02d}</text></a>'
+            f'<text x="{x:g}" y="{y + 5:g}">{entry.number:02d}</text>{_name_below(entry.chapter, x, y)}</a>'
         )
     width = max(columns.values()) * COLUMN + 2 * SIDE
-    height = ROW + 2 * EDGE
+    height = ROW + 2 * EDGE + 16
     written = _track_name(course.DATA, 18, data) + _track_name(course.PIPELINE, height - 8, pipeline)
     return f"""<nav class="map scroll" aria-label="{called}">
 <svg viewBox="0 0 {width} {height}" width="{width}" height="{height}">
 <g class="lines" aria-hidden="true">{"".join(lines)}</g>{written}
 {"".join(nodes)}
 </svg></nav>"""
+
+
+def _name_below(chapter: course.Chapter, x: float, y: float) -> str:
+    """Write a notebook's short name below its circle, in as many lines as it has."""
+    first = y + RADIUS + 15
+    return "".join(
+        f'<text class="name" aria-hidden="true" x="{x:g}" y="{first + 14 * number:g}">{html.escape(line)}</text>'
+        for number, line in enumerate(chapter.short.split("\n"))
+    )
 
 
 def _track_name(track: course.Track, y: float, name: str) -> str:
@@ -129,11 +145,25 @@ def _middle(column: int, line: float) -> tuple[float, float]:
 def _line(before: tuple[float, float], after: tuple[float, float]) -> str:
     x, y = before
     u, v = after
-    if y == v and u - x > COLUMN:  # over those between, on the outside of its track
-        bend = (18 + 8 * (u - x) / COLUMN) * (-1 if y <= EDGE else 1)
-        side = RADIUS * (-1 if bend < 0 else 1)
-        return f"M{x:g} {y + side:g}C{x + 20:g} {y + side + bend:g} {u - 20:g} {v + side + bend:g} {u:g} {v + side:g}"
+    if y == v and u - x > COLUMN:  # over those between: their names are below them
+        top = y - RADIUS
+        over = top - 18 - 8 * (u - x) / COLUMN
+        return f"M{x:g} {top:g}C{x + 20:g} {over:g} {u - 20:g} {over:g} {u:g} {top:g}"
+    if u - x > 2 * COLUMN and y > EDGE:  # between the rows, above the arcs of the lower one
+        lane = y - RADIUS - LANE + LANE_APART * (u - x) / COLUMN
+        away = f"M{x:g} {y - RADIUS:g}C{x:g} {lane:g} {x + 24:g} {lane:g} {x + COLUMN / 2:g} {lane:g}"
+        return away + _into(u, v, lane)
+    if u - x > 5 * COLUMN and v > y:  # below the names of the upper row
+        lane = (y + v) / 2 + 14
+        return f"M{x + RADIUS:g} {y:g}C{x + 44:g} {y:g} {x + 30:g} {lane:g} {x + COLUMN:g} {lane:g}" + _into(u, v, lane)
+    if u - x > COLUMN and v > y:  # over those between, and down from above
+        return f"M{x + RADIUS:g} {y:g}H{u - 30:g}C{u - 10:g} {y:g} {u:g} {y + 10:g} {u:g} {v - RADIUS:g}"
     return f"M{x + RADIUS:g} {y:g}C{(x + u) / 2:g} {y:g} {(x + u) / 2:g} {v:g} {u - RADIUS:g} {v:g}"
+
+
+def _into(u: float, v: float, lane: float) -> str:
+    """Return the end of a line that comes along between the rows and turns into a circle from its left."""
+    return f"H{u - COLUMN:g}C{u - COLUMN / 2:g} {lane:g} {u - COLUMN / 2:g} {v:g} {u - RADIUS:g} {v:g}"
 
 
 def card(entry: Entry) -> str:

@@ -16,11 +16,15 @@ from tools.kept import MEASURED, WIDGET
 from tools.site import guesses, practice, text
 from tools.site.links import Links
 from tools.site.run import Executed
+from tools.site.terms import Terms
 from tools.site.text import Markdown, Part
 
 EXERCISE = re.compile(r"Exercise (\d+)")
 #: Where a solution begins in notebooks/solutions: "## Exercise 2: …", "## 2 · …", "**Exercise 2.** …".
 SOLUTION = re.compile(r"(?:#+ |\*\*)(?:Exercise )?(\d+)\b")
+#: What stands in a glance for the minutes of reading, until the page is whole; and how fast one reads such a text.
+READING = "<!-- reading -->"
+WORDS_A_MINUTE = 180
 OPEN = "Not attempted yet"
 BADGE = re.compile(r"\[!\[[^\]]*\]\([^)]*colab-badge[^)]*\)\]\([^)]*\)\n*")
 TITLE_TABLE = re.compile(r"(?m)^\|.*\n\|[-| :]+\n\|.*\n?")
@@ -91,12 +95,14 @@ class Writer:
         links: Links,
         pictures: Pictures,
         glance: str = "",
+        terms: Mapping[str, str] | None = None,
     ) -> None:
         self.stem = stem
         self.number = stem[:2]
         self.executed = executed
         self.pictures = pictures
         self.glance = glance
+        self.terms = Terms(dict(terms or {}))
         self.markdown = Markdown(links.seen_from("notebooks"))
         self.solution_link = links.seen_from("notebooks/solutions")
         self.solutions = solved(solutions or {"cells": []})
@@ -125,7 +131,8 @@ class Writer:
                 raise ValueError(f"{self.stem}, cell {place} ({cell.get('id')}): {error}") from None
         self._end_exercise()
         title = next((part.words for part in self.parts if part.level == 1), self.stem)
-        body = "\n".join(self.out)
+        minutes = max(1, round(sum(len(part.words.split()) for part in self.parts) / WORDS_A_MINUTE))
+        body = "\n".join(self.out).replace(READING, f"{minutes} minute{'s' * (minutes != 1)}", 1)
         return Page(self.stem, title, body, sections(self.parts), self.predictions, len(self.kept))
 
     def _text(self, cell: Mapping[str, Any], first: bool) -> None:
@@ -141,7 +148,7 @@ class Writer:
                 self.kept.add(self.exercise)
                 self.out.append(f'<section class="exercise" aria-labelledby="{part.id}">')
             self.parts.append(part)
-            self.out.append(part.html)
+            self.out.append(self.terms.link(part.html))
         if first:
             self.out.append(self.glance)
 

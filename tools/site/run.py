@@ -22,8 +22,10 @@ from tools.execute import Client, execute
 from tools.kept import WIDGET
 from tools.project import ROOT
 from tools.save import tidy
+from tools.site.asked import NUMBER, orders
 from tools.site.keys import digest, key
-from tools.site.named import NUMBER, around
+from tools.site.named import around
+from tools.site.stops import LIMIT
 
 CELL_SECONDS = 300
 #: What makes a run, of this package: how its pages look is written elsewhere, and runs nothing again.
@@ -59,7 +61,7 @@ class Quiet(Client):
         return await super().async_execute_cell(cell, cell_index, store_history=not ours)
 
 
-def executed(path: Path, *, cache: Path, limit: int = 400, sample: int | None = None) -> Executed:
+def executed(path: Path, *, cache: Path, limit: int = LIMIT, sample: int | None = None) -> Executed:
     """Return what a page needs of a notebook; run it if nothing in the cache fits.
 
     limit: an explorer with more settings gets named stops. sample: so many frames of each explorer, for tests.
@@ -68,8 +70,9 @@ def executed(path: Path, *, cache: Path, limit: int = 400, sample: int | None = 
     notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     texts = texts_of(notebook.cells)
-    numbers = [re.findall(NUMBER, text) for text in texts.values()]  # another setting may be named
-    name = digest(key([cell.source for cell in code], OURS), [cell.id for cell in code], numbers, limit, sample)
+    # Another setting may be named, another slider spoken of.
+    asked = [(re.findall(NUMBER, text), orders(text)) for text in texts.values()]
+    name = digest(key([cell.source for cell in code], OURS), [cell.id for cell in code], asked, limit, sample)
     kept = cache / "runs" / f"{path.stem}-{name}.json"
     if not kept.exists():
         found = run_notebook(notebook, path, texts=texts, limit=limit, sample=sample)

@@ -3,6 +3,8 @@
 "use strict";
 (() => {
   const QUIET = 500; // ms without a move before the words are read out
+  const EDGE = 6; // points around a panel that stands alone
+  const phone = matchMedia("(max-width: 34rem)");
 
   async function unpack(text) {
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -17,6 +19,43 @@
       for (let n = 0; n < runs[k + 1]; n += 1) parts.push(data.t[runs[k] + n]);
     }
     return parts.join("\n");
+  }
+
+  // The width of a frame on the page, and its height as a share of it, from the head of its SVG.
+  function shape(head, width) {
+    const [, , wide, high] = /viewBox="([^"]*)"/.exec(head)[1].split(/[\s,]+/).map(Number);
+    return { width, ratio: high / wide };
+  }
+
+  // On a phone: the finding as text, and what lies side by side one below the other. Returns [finding, SVGs].
+  function stacked(text) {
+    const drawing = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
+    const finding = drawing.querySelector("#finding");
+    const said = finding ? finding.dataset.said : "";
+    if (finding) finding.remove();
+    const measured = document.importNode(drawing, true);
+    measured.classList.add("atlas-measured");
+    document.body.append(measured);
+    const parts = [...measured.querySelectorAll("#figure_1 > g")].filter((part) => part.id !== "patch_1");
+    const [left, top, wide, high] = drawing.getAttribute("viewBox").split(/[\s,]+/).map(Number);
+    const boxes = parts.map((part) => part.getBBox()).filter((box) => box.width * box.height > 0).map((box) => ({
+      from: Math.max(left, box.x - EDGE), to: Math.min(left + wide, box.x + box.width + EDGE),
+      top: Math.max(top, box.y - EDGE), end: Math.min(top + high, box.y + box.height + EDGE),
+    }));
+    measured.remove();
+    const columns = [];
+    for (const box of boxes.sort((one, other) => one.from - other.from)) {
+      const last = columns.at(-1);
+      if (!last || box.from > last.to - 2 * EDGE) { columns.push({ ...box }); continue; }
+      for (const [side, pick] of [["from", Math.min], ["to", Math.max], ["top", Math.min], ["end", Math.max]]) last[side] = pick(last[side], box[side]);
+    }
+    const cuts = columns.map(({ from, to, top: start, end }) => {
+      drawing.setAttribute("viewBox", `${from} ${start} ${to - from} ${end - start}`);
+      drawing.setAttribute("width", `${to - from}pt`);
+      drawing.setAttribute("height", `${end - start}pt`);
+      return { source: new XMLSerializer().serializeToString(drawing), share: (to - from) / wide };
+    });
+    return [said, cuts];
   }
 
   function place(input) {
@@ -34,11 +73,45 @@
     const inputs = [...figure.querySelectorAll(".atlas-controls input, .atlas-controls select")];
     const picture = figure.querySelector(".atlas-picture");
     const words = figure.querySelector(".atlas-words");
-    let data = null, opened = null, address = "", timer = 0, shown = -1;
+    const stage = document.createElement("div"); // as high as the highest frame: nothing below it moves
+    stage.className = "atlas-stage";
+    const finding = Object.assign(document.createElement("p"), { className: "atlas-finding", hidden: true });
+    picture.before(finding, stage);
+    stage.append(picture);
+    let shapes = [];
+    let data = null, opened = null, addresses = [], timer = 0, shown = -1;
 
     function open() {
-      opened = opened || unpack(figure.querySelector("script").textContent).then((found) => { data = found; });
+      opened = opened || unpack(figure.querySelector("script").textContent).then((found) => {
+        data = found;
+        shapes = found.f.map(([[first], , width]) => shape(found.t[first], width));
+        stand();
+      });
       return opened;
+    }
+
+    // The height of the longest finding of all frames, so that a longer one moves nothing.
+    function tallest() {
+      const now = finding.textContent;
+      const texts = data.t.map((element) => /id="finding" data-said="([^"]*)"/.exec(element)).filter(Boolean);
+      const heights = [now, ...texts.map(([, said]) => said)].map((said) => {
+        finding.textContent = said;
+        return finding.offsetHeight;
+      });
+      finding.textContent = now;
+      return Math.max(...heights);
+    }
+
+    function stand() {
+      if (phone.matches && !finding.hidden && !finding.style.minHeight) finding.style.minHeight = `${tallest()}px`;
+      if (phone.matches) { // panels below each other: as high as they ever were
+        stage.style.minHeight = `${Math.max(parseFloat(stage.style.minHeight) || 0, stage.offsetHeight)}px`;
+        return;
+      }
+      const most = getComputedStyle(picture).maxWidth; // a phone has pixels, all else 100%
+      const room = most.endsWith("px") ? parseFloat(most) : stage.clientWidth;
+      const heights = shapes.map(({ width, ratio }) => Math.min(width, room) * ratio);
+      stage.style.minHeight = heights.length ? `${Math.ceil(Math.max(...heights))}px` : "";
     }
 
     // Where an input is, in the words of its options: a screen reader says them in place of a number.
@@ -56,13 +129,24 @@
       if (number === shown) return;
       shown = number;
       const [, alt, width] = data.f[number];
-      const before = address;
-      address = URL.createObjectURL(new Blob([assemble(data, number)], { type: "image/svg+xml" }));
-      picture.removeAttribute("height"); // frames differ in height: each has its own
-      picture.width = width;
-      picture.src = address;
-      picture.alt = alt;
-      if (before) URL.revokeObjectURL(before);
+      const before = addresses;
+      const [said, cuts] = phone.matches ? stacked(assemble(data, number)) : ["", [{ source: assemble(data, number), share: 1 }]];
+      addresses = cuts.map(({ source }) => URL.createObjectURL(new Blob([source], { type: "image/svg+xml" })));
+      stage.querySelectorAll("img + img").forEach((old) => old.remove());
+      const pictures = [picture, ...cuts.slice(1).map(() => document.createElement("img"))];
+      pictures.forEach((each, place) => {
+        each.className = "atlas-picture";
+        each.classList.toggle("atlas-panel", cuts.length > 1);
+        each.removeAttribute("height"); // frames differ in height: each has its own
+        each.width = Math.round(width * cuts[place].share);
+        each.src = addresses[place];
+        each.alt = place ? "" : alt;
+        each.onload = phone.matches ? stand : null;
+        stage.append(each);
+      });
+      finding.hidden = !said;
+      finding.textContent = said;
+      before.forEach((old) => URL.revokeObjectURL(old));
       clearTimeout(timer);
       timer = setTimeout(() => { words.textContent = alt; }, QUIET);
     }
@@ -78,6 +162,14 @@
     }
 
     for (const input of inputs) input.addEventListener("input", () => moved(input));
+    addEventListener("resize", () => requestAnimationFrame(stand));
+    phone.addEventListener("change", () => {
+      stage.style.minHeight = "";
+      finding.style.minHeight = "";
+      shown = -1;
+      if (data) show();
+      if (data) stand();
+    });
     inputs.forEach(tell); // a browser that comes back to a page keeps where its inputs were
     figure.querySelector(".atlas-controls").hidden = false;
     figure.dataset.ready = "";

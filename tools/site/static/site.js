@@ -102,12 +102,21 @@ window.course = (() => {
 
   // A box that scrolls sideways must be reachable by keys; one that does not should not be a stop on the way.
   function scrollers() {
-    const look = () => document.querySelectorAll("pre, .scroll, .figure").forEach((box) => {
+    // What goes on beyond an edge fades out there.
+    const cue = (box) => {
+      const left = box.scrollLeft > 1, right = box.scrollLeft + box.clientWidth < box.scrollWidth - 1;
+      const more = [left && "left", right && "right"].filter(Boolean).join(" ");
+      if (more) box.dataset.more = more; else delete box.dataset.more;
+    };
+    const look = () => document.querySelectorAll("pre, .scroll, .figure, .atlas-stage").forEach((box) => {
       if (box.scrollWidth > box.clientWidth + 1) { box.tabIndex = 0; } else box.removeAttribute("tabindex");
+      if (!box.dataset.watched) { box.dataset.watched = ""; box.addEventListener("scroll", () => cue(box), { passive: true }); }
+      cue(box);
     });
     let waiting;
     const soon = () => { clearTimeout(waiting); waiting = setTimeout(look, 100); };
     addEventListener("resize", soon);
+    document.addEventListener("load", soon, true); // pictures, whose widths come late
     document.addEventListener("toggle", soon, true);
     look();
   }

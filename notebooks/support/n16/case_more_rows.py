@@ -133,12 +133,11 @@ def _fault_of_noise(where: str, stands: list[Stand], epochs: int, count: int) ->
     apart = torch.cdist(torch.cat([drawn, -drawn]), drawn).fill_diagonal_(1.0)
     one, two = divmod(int(apart.argmin()), len(drawn))
     if apart.min() < 1e-3:
-        (rank, epoch, row), (other, at, its) = (
-            list(owner.values())[each % len(drawn)] for each in (one, two)
-        )
+        owners = list(owner.values())
+        (rank, epoch, row), (whose, at, its) = (owners[each % len(drawn)] for each in (one, two))
         sign = ", with the other sign" if one >= len(drawn) else ""
         return (
-            f"{where} row {row} of rank {rank} in epoch {epoch} has nearly the noise of row {its} of rank {other} in "
+            f"{where} row {row} of rank {rank} in epoch {epoch} has nearly the noise of row {its} of rank {whose} in "
             f"epoch {at}{sign}."
         )
     return ""

@@ -63,7 +63,7 @@ def test_an_order_that_no_control_can_obey_is_found(text: str, expected: list[st
 def test_sliders_that_orders_speak_of_are_told_from_those_in_passing():
     assert ordered_sliders("Move m. A rank waits for other ranks, whatever the layers.", toy()) == {"chunks"}
     assert ordered_sliders("It gains most at $m = 3$ and $n = 7$, with 12 layers.", toy()) == {"chunks"}
-    assert asked.orders("Switch shuffle off, go to step 1,200, and look: it turns.") == [
+    assert asked.instructions("Switch shuffle off, go to step 1,200, and look: it turns.") == [
         "Switch shuffle off",
         "go to step 1200",
     ]

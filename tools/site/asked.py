@@ -25,7 +25,7 @@ def without_signs(text: str) -> str:
     return THOUSANDS.sub("", SIGNS.sub("", text))
 
 
-def orders(text: str) -> list[str]:
+def instructions(text: str) -> list[str]:
     """Return the clauses of a text that tell the reader to do something, with digits for the numbers."""
     found: list[str] = []
     plain = without_signs(text)
@@ -71,6 +71,6 @@ def unheard(
     for control, names in called.items():
         for name in names:
             bearers.setdefault(name, set()).update(options[control])
-    for order in orders(text):
+    for order in instructions(text):
         for name, possible in bearers.items():
             yield from ((name, value) for value in sorted(values(order, name)) if value not in possible)

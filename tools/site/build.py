@@ -101,7 +101,7 @@ def write_pages(folder: Path, pages: Sequence[Page], lists: Sequence[Page], link
     for place, page in enumerate(pages):
         main = f"<article>\n{page.body}\n</article>\n{frame.turn(pages, place)}"
         whole = frame.document(
-            page.title, main, contents=frame.beside(page, pages), number=page.stem[:2], repository=repository
+            page.title, main, contents=frame.beside_the_text(page, pages), number=page.stem[:2], repository=repository
         )
         (folder / page.name).write_text(whole, encoding="utf-8")
     in_chinese = {"index.html", "glossary.html"} if (links.root / GLOSSARY_IN_CHINESE).exists() else set()

@@ -48,7 +48,7 @@ def _ask(source: str, space: dict[str, Any]) -> None:
         failed.append(error)
 
 
-def lacks(text: str, explorer: Explorer, asked: Named, stops: Stops) -> list[str]:
+def lacking_settings(text: str, explorer: Explorer, asked: Named, stops: Stops) -> list[str]:
     """Return, in words, the settings that a text names and that a page with these stops does not have."""
     absent = missing(asked, stops)
     return [
@@ -80,7 +80,7 @@ def finish(file: str, texts: Mapping[str, str], limit: int, sample: int | None, 
             text = texts.get(cell, "")
             asked = named_settings(text, explorer)
             stops = atlas.stops_of(explorer, limit, sample, asked, ordered_sliders(text, explorer))
-            if sample is None and (lacking := lacks(text, explorer, asked, stops)):
+            if sample is None and (lacking := lacking_settings(text, explorer, asked, stops)):
                 raise RuntimeError(f"{stem}: the text at cell {cell} names what its explorer lacks: {lacking}")
             frames = atlas.frames_of(explorer, stops)
             stops = without_dead_stops(explorer, stops, frames.frames, asked)

@@ -77,7 +77,7 @@ def _language(said: Said, page: str) -> str:
     return f'<a class="language" href="{page}" lang="{lang}" hreflang="{lang}">{name}</a>\n'
 
 
-def beside(page: Page, pages: Sequence[Page]) -> str:
+def beside_the_text(page: Page, pages: Sequence[Page]) -> str:
     """Return what stands beside a notebook: the course with its place in it, and its own table of contents."""
     rows = "\n".join(
         f'<li><a href="{other.name}"{_here(other is page)}>{html.escape(other.title)}</a></li>' for other in pages

@@ -12,7 +12,7 @@ from typing import Any
 
 from lib.show.explore import Control, Explorer, Slider
 from lib.show.style import alt_text
-from tools.site.asked import NUMBER, orders, speaks_of, unheard, values, without_signs
+from tools.site.asked import NUMBER, instructions, speaks_of, unheard, values, without_signs
 
 Named = dict[str, tuple[Any, ...]]
 
@@ -42,7 +42,7 @@ def _plain(cell: Mapping[str, Any]) -> str:
 def named_settings(text: str, explorer: Explorer) -> Named:
     """Return the options that a text, or the words of the first frame, name: {control: its options, in their order}."""
     plain = without_signs(text)
-    given = orders(text)
+    given = instructions(text)
     words = alt_text(explorer.figure)
     found: Named = {}
     for name, control in explorer.controls.items():
@@ -59,7 +59,7 @@ def named_settings(text: str, explorer: Explorer) -> Named:
 def ordered_sliders(text: str, explorer: Explorer) -> set[str]:
     """Return the sliders that a text tells its reader to move, or gives a value to as in "m = 3", by control."""
     plain = without_signs(text)
-    given = orders(text)
+    given = instructions(text)
     found: set[str] = set()
     for name, control in explorer.controls.items():
         called = _called(name, explorer.controls)

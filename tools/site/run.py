@@ -22,7 +22,7 @@ from tools.execute import Client, execute
 from tools.kept import WIDGET
 from tools.project import ROOT
 from tools.save import tidy
-from tools.site.asked import NUMBER, orders
+from tools.site.asked import NUMBER, instructions
 from tools.site.keys import digest, key
 from tools.site.named import around
 from tools.site.stops import LIMIT
@@ -71,7 +71,7 @@ def executed(path: Path, *, cache: Path, limit: int = LIMIT, sample: int | None 
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     texts = texts_of(notebook.cells)
     # Another setting may be named, another slider spoken of.
-    asked = [(re.findall(NUMBER, text), orders(text)) for text in texts.values()]
+    asked = [(re.findall(NUMBER, text), instructions(text)) for text in texts.values()]
     name = digest(key([cell.source for cell in code], OURS), [cell.id for cell in code], asked, limit, sample)
     kept = cache / "runs" / f"{path.stem}-{name}.json"
     if not kept.exists():

@@ -76,11 +76,11 @@ OVERWRITTEN = """weight.grad = sum(other.grad for other in weights) / len(weight
 STEP_CASES = cases(
     "ranks rows learning_rates",  # of each step one: a rank that keeps an old one must not get through
     [
-        (3, 4, [0.4]),
-        (2, 4, [0.1, 0.3]),
-        (1, 5, [0.2, 0.1, 0.3]),
-        (3, 2, [0.3, 0.05]),
-        (8, 1, [0.05, 0.1]),
+        (3, 4, (0.4,)),
+        (2, 4, (0.1, 0.3)),
+        (1, 5, (0.2, 0.1, 0.3)),
+        (3, 2, (0.3, 0.05)),
+        (8, 1, (0.05, 0.1)),
     ],
 )
 STALE = "You stepped by the learning rate of an earlier call: it is an argument, and every call may bring another."

@@ -147,7 +147,7 @@ def first_line(error: BaseException) -> str:
     Which of its words that is, and from which port, is a matter of chance.
     """
     line = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    if isinstance(error, NameError):
+    if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
         line += "; a rank gets the job's own text and none of your other cells: define and import it inside"
     return GONE if any(word in line for word in LEFT) else line
 

@@ -11,7 +11,7 @@ from lib.training.launch import RankError, torchrun
 from support.kit.mistakes import edited
 from support.kit.source import source_of
 from support.n16 import case_four_numbers, case_friday, case_good_at_home, case_higher_curve, checks
-from support.n16.rank import GONE, LEFT
+from support.n16.rank import GONE, LEFT, first_line
 from support.n16.warm import on_ranks, stands_told
 from tests.sizes import size
 from tools.hygiene import joined
@@ -285,3 +285,8 @@ def test_a_rank_knows_nothing_of_the_one_before_and_none_stays_behind():
         for stand in stands:
             with pytest.raises(ProcessLookupError):
                 os.kill(stand.value[1], 0)
+
+
+def test_only_a_name_that_a_rank_lacks_is_told_where_to_define_it():
+    assert first_line(NameError("name 'scale' is not defined")).endswith("define and import it inside")
+    assert first_line(UnboundLocalError("no value yet")) == "UnboundLocalError: no value yet"

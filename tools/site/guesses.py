@@ -103,7 +103,7 @@ def exported(function: Any, *known: Any, **named: Any) -> dict[str, Any]:
             "whole": ranges(check, whole, lambda low, high: (low + high) // 2),
             "number": ranges(check, numbers, lambda low, high: (low + high) / 2),
             "word": _of_words(check, words),
-            "list": _of_lists(check, truth),
+            "list": _of_lists(check, truth, list(_told_of_lists(function))),
         }
 
 
@@ -278,8 +278,21 @@ def shape(value: Any) -> str:
     return "s" if isinstance(value, str) else "n"
 
 
-def _of_lists(check: Check, truth: Any) -> dict[str, Any]:
-    """Return what is said of lists. as: their type, at: of single ones, shapes: of others of a shape, other: of any."""
+def _told_of_lists(function: Any) -> Iterator[Any]:
+    """Yield the wrong lists that a prediction has a sentence of its own for: its texts such as "(1, 8)"."""
+    for guess in _guesses(function):
+        for text in guess.said:
+            with suppress(ValueError, SyntaxError):
+                value = ast.literal_eval(str(text))
+                if isinstance(value, list | tuple):
+                    yield value
+
+
+def _of_lists(check: Check, truth: Any, told: Sequence[Any]) -> dict[str, Any]:
+    """Return what is said of lists. as: their type, at: of single ones, shapes: of others of a shape, other: of any.
+
+    told: lists that have a sentence of their own.
+    """
     container: Any = tuple if isinstance(truth, tuple) else list
     lists = [[*range(k, 97, 96 // size)][:size] for size in range(1, 9) for k in (3, 2, 5)]
     lists += [each[::-1] for each in lists] + [[], ["x"], ["y"], ["yes", "no"], ["no", "so"]]
@@ -292,7 +305,7 @@ def _of_lists(check: Check, truth: Any) -> dict[str, Any]:
             shapes[shape(each)] = shapes.get(shape(each), fitting) & fitting
     at = []
     if isinstance(truth, list | tuple):
-        at = [[_nested(truth), check(container(truth)).message]]
+        at = [[_nested(each), check(container(each)).message] for each in (truth, *told)]
     other = set.intersection(*(found for name, found in shapes.items() if name in ("[s]", "[nnnnnnn]", "[nnnnnnnn]")))
     # Lists of one shape may get sentences that have no form in common, where a guess is read as a word: none, then.
     odd = {name: _best(found, LISTS) for name, found in shapes.items() if found and not found & other}

@@ -64,9 +64,8 @@ class _Trial:
     """Two micro-batches through one layer; each method goes on where the one before has stopped."""
 
     def __init__(self, answer: Any) -> None:
-        self.others = (
-            _storages()
-        )  # held: none of them goes while we count, and none of ours comes at its address
+        # Held: none of them goes while we count, and none of ours comes at its address.
+        self.others = _storages()
         draw = torch.Generator().manual_seed(0)
         self.answer = answer
         self.weight = torch.randn(OUTPUTS, INPUTS, generator=draw).requires_grad_()

@@ -126,9 +126,8 @@ def _fault_of_epoch(epoch: Epoch, lengths: Sequence[int], size: int) -> str:
     longest = [max(lengths[text] for text in batch) for batch in epoch[0]]
     ups = sum(one <= other for one, other in pairwise(longest))
     downs = sum(one >= other for one, other in pairwise(longest))
-    if (
-        min(len(longest) - 1 - ups, len(longest) - 1 - downs) <= 1
-    ):  # a sorted order that begins elsewhere has one turn
+    # A sorted order that begins elsewhere has one turn.
+    if min(len(longest) - 1 - ups, len(longest) - 1 - downs) <= 1:
         return "rank 0 goes through its batches in the order of their lengths, or turns only once."
     return ""
 

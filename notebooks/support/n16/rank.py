@@ -39,9 +39,8 @@ from lib.training.launch import LOOPBACK
 FILE = "<job>"
 LEFT = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 GONE = "RuntimeError: Connection closed by peer"
-PATIENCE = timedelta(
-    seconds=120
-)  # longer than anybody looks at a hang: no time-out ends it before we have looked
+#: Longer than anybody looks at a hang: no time-out ends it before we have looked.
+PATIENCE = timedelta(seconds=120)
 
 #: What a job knows, beside its own text.
 TOOLS = {
@@ -123,9 +122,8 @@ def be_a_rank(rank: int, world_size: int, store: str, line: Connection, order: b
     meeting.wait([f"{each} is here" for each in range(world_size)])
 
     def note(*words: object, sep: str | None = None, **_: object) -> None:
-        said.append(
-            (" " if sep is None else sep).join(map(str, words))
-        )  # whoever debugs a hang says flush=True, too
+        # Whoever debugs a hang says flush=True, too.
+        said.append((" " if sep is None else sep).join(map(str, words)))
 
     space: dict[str, Any] = TOOLS | {"print": note}
     try:

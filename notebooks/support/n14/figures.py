@@ -192,10 +192,7 @@ def draw_run(schedule: Schedule, measured: Trace | None, predicted: Trace, name:
     ran = f"run in {ratio:.2f} × the predicted time" if ratio else "predicted, and not measured here"
     finding = f"{name}: {ran}"
     headline(figure, finding)
-    said = (
-        f"{word} {1e3 * t.makespan:.0f} ms, {format_share(t.bubble)} idle"
-        for word, t in told.items()
-    )
+    said = (f"{word} {1e3 * t.makespan:.0f} ms, {format_share(t.bubble)} idle" for word, t in told.items())
     return describe(figure, f"{finding}: {', '.join(said)}. {lanes} ranks, {len(predicted)} tasks.")
 
 

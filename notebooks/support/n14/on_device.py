@@ -114,8 +114,7 @@ def run_orders(schedule, weights, parts, loss, place, linear):
         with place.doing(rank, task, arrived) as tensor:
             if op == "F":
                 x = (tensor if s else parts[i]).detach().requires_grad_()
-                later[s, i] = []
-                y = torch.tanh(linear.apply(x, weights[s], later[s, i]))
+                y = torch.tanh(linear.apply(x, weights[s], later.setdefault((s, i), [])))
                 graphs[s, i] = x, loss(y, i) if s + 1 == schedule.stages else y
             elif op in "BI":
                 x, y = graphs.pop((s, i))
@@ -125,9 +124,8 @@ def run_orders(schedule, weights, parts, loss, place, linear):
                     work()
         if op == "F" and s + 1 < schedule.stages:
             made["F", s, i] = place.sent(y, rank, schedule.rank_of[s + 1])
-        elif op in "BI" and s > 0:
-            made["B", s, i] = place.sent(x.grad, rank, schedule.rank_of[s - 1])
-        if op in "BI":
+        elif op in "BI":
+            made["B", s, i] = place.sent(x.grad, rank, schedule.rank_of[s - 1]) if s else None
             x.grad = None  # it is on its way, and W keeps x with all that hangs on it
     return later
 
@@ -216,11 +214,11 @@ class WithTanhs:
         return y
 
 
-def peaks_on_devices(gpu, text, tanhs=1, ahead=False, run=run_orders, linear=SplitLinear):
+def peaks_on_devices(gpu, text, tanhs=1, run=run_orders, linear=SplitLinear):
     """Return the most that a step holds on each device beside weights and their gradients, in activations.
 
-    An activation is a stage's input and the output of each tanh. ahead: with a host that waits for nothing, and tasks
-    that take 2 ms.
+    An activation is a stage's input and the output of each tanh. The host waits for each task: one that runs ahead
+    makes tensors earlier than the order says.
     """
     schedule = Schedule.from_text("", text)
     m = schedule.micro_batches
@@ -232,7 +230,7 @@ def peaks_on_devices(gpu, text, tanhs=1, ahead=False, run=run_orders, linear=Spl
         weight.grad = torch.zeros_like(weight)
     parts = FromHost(rows.chunk(m), homes[0])
     targets = wanted.to(homes[-1]).chunk(m)
-    place = OnDevices(gpu, (2, 2, 2), 0) if ahead else InStep(gpu, (0, 0, 0), 0)
+    place = InStep(gpu, (0, 0, 0), 0)
     for _ in range(2):  # the first step also makes what the device's libraries keep
         gpu.synchronize()
         before = [active_bytes(device, "current") for device in gpu.devices]
@@ -248,12 +246,11 @@ def measured_peaks(
     device: RealStreams | InPlaceOfADevice,
     schedule: Schedule,
     tanhs: int = 1,
-    ahead: bool = False,
     run: Any = run_orders,
     linear: Any = SplitLinear,
 ) -> list[float] | None:
     """Return what peaks_on_devices finds, rank by rank. None: no device, and nobody has recorded this order."""
-    known = schedule.compact().to_text(), tanhs, ahead
+    known = schedule.compact().to_text(), tanhs
     try:
         more = (run, linear) if isinstance(device, RealStreams) else ()
         found: list[float] = device.run(peaks_on_devices, *known, *more)
@@ -383,8 +380,8 @@ def weighed_orders() -> dict[str, Schedule]:
 
 def _recorded_peaks(device: RealStreams) -> Iterator[tuple[str, Any]]:
     for schedule in weighed_orders().values():
-        for how in ((1, False), (4, False), (1, True)):
-            known = schedule.to_text(), *how
+        for tanhs in (1, 4):
+            known = schedule.to_text(), tanhs
             yield key_of(*known), device.run(peaks_on_devices, *known)
 
 

@@ -46,8 +46,7 @@ def test_the_winner_changes_with_the_messages(recorded):
 
 def _most(device, **how):
     return {
-        name: on_device.measured_peaks(device, schedule, **how)
-        for name, schedule in on_device.weighed_orders().items()
+        name: on_device.measured_peaks(device, schedule, **how) for name, schedule in on_device.weighed_orders().items()
     }
 
 
@@ -55,18 +54,12 @@ def test_the_recorded_bytes_follow_the_count_if_the_host_waits(recorded):
     found = _most(recorded)
     for name, schedule in on_device.weighed_orders().items():
         more = [most - held for most, held in zip(found[name], live_activations(schedule), strict=True)]
-        assert 0.9 < min(more)
+        assert min(more) > 0.9
         assert max(more) < 2.5, name
     assert max(found["GPipe"]) > 1.5 * max(found["ZB-H1"])
     assert 0 <= max(found["ZB-H1"]) - max(found["1F1B"]) < 0.5
     four = _most(recorded, tanhs=4)
     assert four["ZB-H1"][-1] < 3 < 4 == live_activations(on_device.shown_orders()["ZB-H1"])[-1]
-
-
-def test_a_host_that_runs_ahead_takes_from_1f1b_what_it_saves(recorded):
-    found = _most(recorded, ahead=True)
-    assert max(found["1F1B"]) > 2 * max(_most(recorded)["1F1B"])
-    assert max(found["1F1B"]) > 0.8 * max(found["GPipe"])
 
 
 def test_what_was_not_recorded_is_no_number_of_bytes(recorded):

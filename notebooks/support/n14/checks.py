@@ -43,7 +43,7 @@ check_beat = Exercise(
 )
 """Exercise 1: m = 8, n = 4, less than 1F1B's 33 ticks, with at most 4 activations on any rank."""
 
-SIZES = [(4, 3), (8, 4), (1, 1), (3, 1), (5, 5), (6, 2), (12, 4)]
+SIZES = [(4, 3), (8, 4), (1, 1), (3, 1), (5, 5), (6, 2), (12, 4), (9, 6), (8, 8), (11, 9)]
 
 check_fill = Exercise(
     "fill_holes",
@@ -126,8 +126,8 @@ check_split = Exercise(
                 "x, weight = ctx.saved_tensors",
                 "(weight,), x = ctx.saved_tensors, ctx.x",
             ),
-            "The inner function keeps alive whatever it uses: something as large as x, a copy of it or "
-            "its gradient.": (
+            "From I to W something as large as x is kept beside x and the gradient. Look for a copy of x, or for "
+            "x's own gradient, in what `later` reaches and wherever else you keep tensors.": (
                 _DEFINED,
                 f"        extra = gradient @ weight\n\n{_DEFINED}",
                 _PART,

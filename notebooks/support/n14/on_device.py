@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lib.runtime.device import new_stream, record_stream, use_device, use_stream
+from lib.runtime.device import (
+    active_bytes,
+    new_stream,
+    record_stream,
+    reset_peak,
+    use_device,
+    use_stream,
+)
 from lib.runtime.recording import device_span, read
 from lib.schedules import Schedule, gpipe, interleaved_one_f_one_b, model_parallel, one_f_one_b, simulate
 from lib.schedules.legal import in_order
@@ -30,6 +37,9 @@ TIMES = (6.0, 6.0, 6.0)
 """Milliseconds of F, I and W that the notebook begins with."""
 MESSAGES = (0.0, 6.0)
 """Milliseconds of a message, likewise."""
+ROWS = 256
+WIDTH = 64
+"""Of a micro-batch whose bytes are counted: large beside what an allocator rounds up."""
 
 
 class OnDevices:
@@ -104,8 +114,7 @@ def run_orders(schedule, weights, parts, loss, place, linear):
         with place.doing(rank, task, arrived) as tensor:
             if op == "F":
                 x = (tensor if s else parts[i]).detach().requires_grad_()
-                later[s, i] = []
-                y = torch.tanh(linear.apply(x, weights[s], later[s, i]))
+                y = torch.tanh(linear.apply(x, weights[s], later.setdefault((s, i), [])))
                 graphs[s, i] = x, loss(y, i) if s + 1 == schedule.stages else y
             elif op in "BI":
                 x, y = graphs.pop((s, i))
@@ -115,8 +124,9 @@ def run_orders(schedule, weights, parts, loss, place, linear):
                     work()
         if op == "F" and s + 1 < schedule.stages:
             made["F", s, i] = place.sent(y, rank, schedule.rank_of[s + 1])
-        elif op in "BI" and s > 0:
-            made["B", s, i] = place.sent(x.grad, rank, schedule.rank_of[s - 1])
+        elif op in "BI":
+            made["B", s, i] = place.sent(x.grad, rank, schedule.rank_of[s - 1]) if s else None
+            x.grad = None  # it is on its way, and W keeps x with all that hangs on it
     return later
 
 
@@ -156,6 +166,102 @@ def _see_that_it_is_right(weights, rows, wanted, found):
     for s, (weight, gradient) in enumerate(zip(found, expected, strict=True)):
         if not torch.allclose(weight.grad.cpu(), gradient, atol=1e-6):
             raise RuntimeError(f"the gradient of stage {s} is not that of the plain model")
+
+
+# ---- what orders hold
+
+
+class InStep(OnDevices):
+    """The same with a host that waits for each task and each message, so that nothing is made before its turn."""
+
+    @contextmanager
+    def doing(self, rank, task, parcel):
+        """Do the task, and wait for it."""
+        with super().doing(rank, task, parcel) as tensor:
+            yield tensor
+        self.gpu.synchronize()
+
+    def sent(self, tensor, rank, to):
+        """Send the message, and wait for it."""
+        parcel = super().sent(tensor, rank, to)
+        self.gpu.synchronize()
+        return parcel
+
+
+class FromHost:
+    """Micro-batches on the host: one comes to the first device when its forward begins, as a message would."""
+
+    def __init__(self, parts, device):
+        self.parts = parts
+        self.device = device
+
+    def __getitem__(self, i):
+        return self.parts[i].to(self.device)
+
+
+class WithTanhs:
+    """A linear layer and so many tanh's, of which run_orders has the last; each keeps its output until I."""
+
+    def __init__(self, linear, tanhs):
+        self.linear = linear
+        self.tanhs = tanhs
+
+    def apply(self, x, weight, later):
+        """Return what the stage has before its last tanh."""
+        y = self.linear.apply(x, weight, later)
+        for _ in range(self.tanhs - 1):
+            y = torch.tanh(y)
+        return y
+
+
+def peaks_on_devices(gpu, text, tanhs=1, run=run_orders, linear=SplitLinear):
+    """Return the most that a step holds on each device beside weights and their gradients, in activations.
+
+    An activation is a stage's input and the output of each tanh. The host waits for each task: one that runs ahead
+    makes tensors earlier than the order says.
+    """
+    schedule = Schedule.from_text("", text)
+    m = schedule.micro_batches
+    draw = torch.Generator().manual_seed(1)
+    rows, wanted = torch.randn(2, m * ROWS, WIDTH, generator=draw)
+    homes = [gpu.devices[schedule.rank_of[s]] for s in range(schedule.stages)]
+    weights = [torch.randn(WIDTH, WIDTH, generator=draw).to(home).requires_grad_() for home in homes]
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    parts = FromHost(rows.chunk(m), homes[0])
+    targets = wanted.to(homes[-1]).chunk(m)
+    place = InStep(gpu, (0, 0, 0), 0)
+    for _ in range(2):  # the first step also makes what the device's libraries keep
+        gpu.synchronize()
+        before = [active_bytes(device, "current") for device in gpu.devices]
+        for device in gpu.devices:
+            reset_peak(device)
+        run(schedule, weights, parts, lambda y, i: (y * targets[i]).sum(), place, WithTanhs(linear, tanhs))
+        gpu.synchronize()
+    most = [active_bytes(device, "peak") - held for device, held in zip(gpu.devices, before, strict=True)]
+    return torch.tensor(most, dtype=torch.float64) / ((1 + tanhs) * ROWS * WIDTH * rows.element_size())
+
+
+def measured_peaks(
+    device: RealStreams | InPlaceOfADevice,
+    schedule: Schedule,
+    tanhs: int = 1,
+    run: Any = run_orders,
+    linear: Any = SplitLinear,
+) -> list[float] | None:
+    """Return what peaks_on_devices finds, rank by rank. None: no device, and nobody has recorded this order."""
+    known = schedule.compact().to_text(), tanhs
+    try:
+        more = (run, linear) if isinstance(device, RealStreams) else ()
+        found: list[float] = device.run(peaks_on_devices, *known, *more)
+    except LookupError:
+        if isinstance(device, RealStreams):
+            raise
+        return None
+    return [round(each, 2) for each in found]
+
+
+# ---- what is predicted, and what the notebook shows
 
 
 class Measured(NamedTuple):
@@ -263,10 +369,27 @@ def _recorded(device: RealStreams) -> Iterator[tuple[str, Any]]:
             yield key_of(*known), device.run(step_on_devices, *known)
 
 
+def weighed_orders() -> dict[str, Schedule]:
+    """Return the orders whose memory the notebook measures, by name."""
+    shown = shown_orders()
+    return {
+        "one at a time": model_parallel(8, 4).compact(),
+        **{name: shown[name] for name in ("GPipe", "1F1B", "ZB-H1")},
+    }
+
+
+def _recorded_peaks(device: RealStreams) -> Iterator[tuple[str, Any]]:
+    for schedule in weighed_orders().values():
+        for tanhs in (1, 4):
+            known = schedule.to_text(), tanhs
+            yield key_of(*known), device.run(peaks_on_devices, *known)
+
+
 def record_late_messages() -> dict[str, Any]:
     """Return what the notebook's cells give, on simulated devices."""
     device = start_device("late_messages", DEVICES)
     if not isinstance(device, RealStreams) or not device.is_simulated:
         raise RuntimeError(f"late_messages is recorded on simulated devices, and this is {device}")
     torch.set_num_threads(1)
-    return {"results": dict(_recorded(device))}
+    peaks = {peaks_on_devices.__name__: dict(_recorded_peaks(device))}
+    return {"results": dict(_recorded(device)) | peaks}

@@ -148,6 +148,8 @@ def _slow(made: Schedule, asked: Asked) -> str:
     enough = ticks < asked.ticks - 1e-6 if asked.below else ticks < asked.ticks + 1e-6
     if enough:
         return ""
+    if asked.below and abs(ticks - asked.ticks) < 1e-6:
+        return f"the step takes {ticks:g} ticks, which is what it has to beat. {_where(made, asked)}"
     wanted = f"less than {asked.ticks:g}" if asked.below else f"{asked.ticks:g}"
     return f"the step takes {ticks:g} ticks, {wanted} are asked for. {_where(made, asked)}"
 

@@ -1,5 +1,6 @@
 """Right answers to the exercises of notebook 14 that are not ours: other orders, other ways to the same ones."""
 
+from functools import partial
 from math import ceil
 
 import torch
@@ -53,6 +54,112 @@ def tick_by_tick(m, n):
                 held[j] -= 1
         tick += 1
     return orders
+
+
+def whole_on_rank_0(m, n):
+    """Whole backwards on rank 0, where no gradient waits for the W in them."""
+    first = solved.alternate([("F", 0, i) for i in range(m)], [("B", 0, i) for i in range(m)], n)
+    return [first, *solved.fill_holes(m, n)[1:]]
+
+
+def newest_first(m, n):
+    """The W that is owed for the shortest time goes first; as many are owed."""
+    return _with_owed(m, n, lambda j: j, oldest=False)
+
+
+def by_place(m, n):
+    """W k stands behind I k + j, or at the end."""
+    orders = []
+    for j, order in enumerate(solved.fill_holes(m, n)):
+        rest = [task for task in order if task[0] != "W"]
+        for k in range(m):
+            after = min(k + j, m - 1)
+            place = rest.index(("I", j, after)) + 1
+            while place < len(rest) and rest[place][0] == "W":
+                place += 1
+            rest.insert(place, ("W", j, k))
+        orders.append(rest)
+    return orders
+
+
+def _with_owed(m, n, room, oldest=True, ahead=lambda j, n: n - j):
+    """1F1B with I for B, in which rank j puts room(j) W's off."""
+    orders = []
+    for j in range(n):
+        forwards, halves = ([(op, j, i) for i in range(m)] for op in "FI")
+        order, owed = [], []
+        for task in solved.alternate(forwards, halves, ahead(j, n)):
+            order.append(task)
+            if task[0] == "I":
+                owed.append(("W", *task[1:]))
+            if len(owed) > room(j):
+                order.append(owed.pop(0 if oldest else -1))
+        orders.append(order + owed)
+    return orders
+
+
+def up_to_five_ranks(m, n):
+    return solved.fill_holes(m, n) if n <= 5 else solved.beat_1f1b(m, n)
+
+
+def four_owed_at_most(m, n):
+    return _with_owed(m, n, lambda j: min(j, 4))
+
+
+def five_ahead_at_most(m, n):
+    return _with_owed(m, n, lambda j: j, ahead=lambda j, n: min(n - j, 5))
+
+
+def only_where_m_is_a_multiple(m, n):
+    return solved.fill_holes(m, n) if m % n == 0 else solved.beat_1f1b(m, n)
+
+
+def only_where_m_is_more(m, n):
+    return solved.fill_holes(m, n) if m > n else solved.beat_1f1b(m, n)
+
+
+def last_rank_first(m, n):
+    return solved.fill_holes(m, n)[::-1]
+
+
+def without_the_last_w(m, n):
+    return [[task for task in order if task != ("W", n - 1, m - 1)] for order in solved.fill_holes(m, n)]
+
+
+def one_w_twice(m, n):
+    first, *others = solved.fill_holes(m, n)
+    return [[*first, ("W", 0, 0)], *others]
+
+
+def whole_on_the_last_rank(m, n):
+    *others, _ = solved.fill_holes(m, n)
+    last = [(op, n - 1, i) for i in range(m) for op in "FB"]
+    return [*others, last]
+
+
+def one_more_owed_where_m_is_small(m, n):
+    return _with_owed(m, n, lambda j: j + (n > 5))
+
+
+def first_two_swapped(m, n):
+    orders = [list(order) for order in solved.fill_holes(m, n)]
+    orders[0][:2] = orders[0][1::-1]
+    return orders
+
+
+WRONG_FILLS = [
+    up_to_five_ranks,
+    four_owed_at_most,
+    five_ahead_at_most,
+    only_where_m_is_a_multiple,
+    only_where_m_is_more,
+    last_rank_first,
+    without_the_last_w,
+    one_w_twice,
+    whole_on_the_last_rank,
+    one_more_owed_where_m_is_small,
+    first_two_swapped,
+]
 
 
 def neighbour_by_neighbour(j, n, forward, backward, message):
@@ -196,3 +303,63 @@ def _ticks(rows, message, room):
         return simulate(made, 0.5, 1, communicate=message).makespan
     except ValueError:
         return float("inf")
+
+
+def first_contest_only(m, n, message, room):
+    return solved.search(m, n, message, room) if m == 8 else solved.fill_holes(m, n)
+
+
+def with_more_room(m, n, message, room):
+    return solved.listed(m, n, message, 2 * m)[1]
+
+
+def with_a_w_missing(m, n, message, room):
+    return [[task for task in order if task != ("W", 0, 0)] for order in KNOWN[m, n]]
+
+
+def fewer_micro_batches(m, n, message, room):
+    return solved.search(m - 1, n, message, room)
+
+
+def a_rank_fewer(m, n, message, room):
+    return KNOWN[m, n][:-1]
+
+
+WRONG_SEARCHES = [first_contest_only, with_more_room, with_a_w_missing, fewer_micro_batches, a_rank_fewer]
+
+
+def _keeper(keep):
+    """Return SplitLinear whose backward also lets keep(ctx, something as large as x, the function) say what is put."""
+
+    class Keeper(solved.SplitLinear):
+        @staticmethod
+        def forward(ctx, x, weight, later):
+            return solved.SplitLinear.forward(ctx, x, weight, later)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            found = solved.SplitLinear.backward(ctx, gradient)
+            ctx.later.append(keep(ctx, found[0].clone(), ctx.later.pop()))
+            return found
+
+    return Keeper
+
+
+_elsewhere = []
+
+
+def _in_a_list(ctx, extra, work):
+    _elsewhere.append(extra)
+
+    def then_forget():
+        work()
+        _elsewhere[:] = [one for one in _elsewhere if one is not extra]
+
+    return then_forget
+
+
+KEEPERS = [
+    _keeper(lambda ctx, extra, work: partial(lambda unused: work(), extra)),
+    _keeper(lambda ctx, extra, work: lambda unused=extra: work()),
+    _keeper(_in_a_list),
+]

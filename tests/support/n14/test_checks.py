@@ -31,6 +31,9 @@ SIZES = list(itertools.product((1, 2, 5, 8, 20), range(1, 6)))
         ("check_beat", solved.fill_holes),
         ("check_fill", answers.tick_by_tick),
         ("check_fill", answers.as_tuples),
+        ("check_fill", answers.whole_on_rank_0),
+        ("check_fill", answers.newest_first),
+        ("check_fill", answers.by_place),
         ("check_forwards_ahead", answers.neighbour_by_neighbour),
         ("check_forwards_ahead", answers.by_waiting),
         ("check_interleaved", answers.one_round),
@@ -74,7 +77,7 @@ def _swapped(m, n):
         (
             "check_search",
             lambda m, n, message, room: [zbv(m, n).actions(rank) for rank in range(n)],
-            "takes 29.5 ticks, less than 29.5 are asked for",
+            "takes 29.5 ticks, which is what it has to beat",
         ),
         ("check_forwards_ahead", lambda **case: 100, "100: fewer are enough"),
         ("check_forwards_ahead", answers.one_more_than_floor, "need no further one: round up, don't add one"),
@@ -89,6 +92,24 @@ def test_a_wrong_answer_is_told_what_is_wrong_with_it(name, answer, said):
     verdict = exercise(answer)
     assert verdict.status == "wrong"
     assert said in verdict.message
+
+
+@pytest.mark.parametrize("wrong", answers.WRONG_FILLS, ids=lambda wrong: wrong.__name__)
+def test_what_fills_holes_in_some_sizes_only_is_refused(wrong):
+    assert n14.check_fill(wrong).status == "wrong"
+
+
+@pytest.mark.parametrize("wrong", answers.WRONG_SEARCHES, ids=lambda wrong: wrong.__name__)
+def test_what_wins_a_contest_by_breaking_its_rules_is_refused(wrong):
+    assert n14.check_search(wrong).status == "wrong"
+
+
+@pytest.mark.parametrize("keeper", answers.KEEPERS)
+def test_who_keeps_something_as_large_as_x_is_told_nothing_of_how(keeper):
+    """An inner function is one way to keep it; a partial, a list or ctx are others."""
+    message = n14.check_split(keeper).message
+    assert "something as large as x is kept" in message
+    assert "inner function" not in message
 
 
 def test_an_idle_rank_that_owes_a_w_is_told_so():

@@ -44,6 +44,9 @@ def test_a_run_is_drawn_beside_its_prediction_two_steps_side_by_side_and_a_forgo
     table = zbv(4, 2)
     predicted = simulate(table, 0.5, 1).scale(0.01)
     assert "run in 1.50 × the predicted time" in alt_text(n14.draw_run(table, predicted.scale(1.5), predicted, "ZB-V"))
+    alone = alt_text(n14.draw_run(table, None, predicted, "ZB-V"))
+    assert "predicted, and not measured here" in alone
+    assert ", measured" not in alone
     words = alt_text(n14.draw_joined({"1F1B": in_a_row(one_f_one_b(8, 4), 2), "ZB-V": in_a_row(zbv(8, 4), 2)}, 8))
     assert "1F1B: two steps in 66 ticks; ZB-V: two steps in 49.5 ticks" in words
     assert "2 W forgotten: the gradient is 28 % off" in alt_text(n14.draw_forgotten([1, 1, 1], [0, 2], 0.28))

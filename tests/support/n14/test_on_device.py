@@ -44,6 +44,39 @@ def test_the_winner_changes_with_the_messages(recorded):
     assert free["interleaved"] < free["1F1B"]
 
 
+def _most(device, **how):
+    return {
+        name: on_device.measured_peaks(device, schedule, **how) for name, schedule in on_device.weighed_orders().items()
+    }
+
+
+def test_the_recorded_bytes_follow_the_count_if_the_host_waits(recorded):
+    found = _most(recorded)
+    for name, schedule in on_device.weighed_orders().items():
+        more = [most - held for most, held in zip(found[name], live_activations(schedule), strict=True)]
+        assert min(more) > 0.9
+        assert max(more) < 2.5, name
+    assert max(found["GPipe"]) > 1.5 * max(found["ZB-H1"])
+    assert 0 <= max(found["ZB-H1"]) - max(found["1F1B"]) < 0.5
+    four = _most(recorded, tanhs=4)
+    assert four["ZB-H1"][-1] < 3 < 4 == live_activations(on_device.shown_orders()["ZB-H1"])[-1]
+
+
+def test_what_was_not_recorded_is_no_number_of_bytes(recorded):
+    assert on_device.measured_peaks(recorded, zbv(8, 4)) is None
+
+
+def test_between_i_and_w_no_gradient_of_an_input_is_kept():
+    draw = torch.Generator().manual_seed(0)
+    weights = [torch.randn(4, 4, generator=draw).requires_grad_() for _ in range(2)]
+    rows = torch.randn(2, 4, generator=draw)
+    lacking = solved.table("", [[("F", 0, 0), ("I", 0, 0)], [("F", 1, 0), ("I", 1, 0)]])
+    left = on_device.run_orders(lacking, weights, [rows], lambda y, i: y.sum(), Here(), solved.SplitLinear)
+    for owed in left.values():
+        kept = dict(zip(owed[0].__code__.co_freevars, owed[0].__closure__, strict=True))
+        assert kept["x"].cell_contents.grad is None
+
+
 def test_what_was_not_recorded_is_no_time_and_predicted_from_what_is_asked(recorded):
     assert on_device.measured_step(recorded, zbv(8, 4)) is None
     alone = on_device.measure_alone(recorded, (1, 2, 3), 4)

@@ -280,7 +280,10 @@ def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
 
 def _empty_but_for(path: Path) -> None:
     for other in set(path.parent.iterdir()) - {path}:
-        other.unlink()
+        if other.is_dir():
+            shutil.rmtree(other)
+        else:
+            other.unlink()
 
 
 def _fault_of_what_is_left(write: Any, read: Any, path: Path) -> str:

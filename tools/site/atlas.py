@@ -44,6 +44,9 @@ SVG: Any = {**STYLE, "svg.fonttype": "path", "svg.hashsalt": "atlas"}
 NOTHING = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 #: Dots per inch of an SVG, whatever the figure says: it has points.
 SVG_DOTS = 72
+#: Where an SVG has lengths, and what is too fine for an eye: beyond a hundredth of a point.
+PLACES = re.compile(r'\bd="[^"]*"|\btranslate\([^)]*\)|\b[xy]="[^"]*"')
+FINE = re.compile(r"(\.\d\d)\d+")
 #: The id of the title over all of a figure.
 FINDING = "finding"
 
@@ -91,6 +94,7 @@ def svg(figure: Figure) -> str:
     if headline is not None:  # letters are paths: a phone sets the words anew, as wide as it is
         said = html.escape(" ".join(headline.get_text().split()))
         text = text.replace(f'<g id="{FINDING}"', f'<g id="{FINDING}" data-said="{said}"', 1)
+    text = PLACES.sub(lambda place: FINE.sub(r"\1", place[0]), text)
     return re.sub(r"\s*\n\s*", "\n", text)
 
 

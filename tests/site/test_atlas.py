@@ -81,6 +81,11 @@ def test_a_picture_is_the_same_text_each_time_and_holds_no_date_no_font_and_no_f
     assert first == second
     assert "".join(atlas.cut(first)) == first.replace(">\n", ">").replace("\n", " ")
     assert "<metadata" not in first
+    assert {*re.findall(r'xlink:href="#([^"]*)"|url\(#([^)]*)\)', first)} != set()
+    assert {a or b for a, b in re.findall(r'xlink:href="#([^"]*)"|url\(#([^)]*)\)', first)} <= {
+        *re.findall(r'id="([^"]*)"', first)
+    }
+    assert re.findall(r' d="[^"]*\.\d{3}|translate\([^)]*\.\d{3}', first) == []
     assert "font-family" not in first
     assert {*re.findall(r"https?://[^\"]*", first)} <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 

@@ -44,6 +44,12 @@ SVG: Any = {**STYLE, "svg.fonttype": "path", "svg.hashsalt": "atlas"}
 NOTHING = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 #: Dots per inch of an SVG, whatever the figure says: it has points.
 SVG_DOTS = 72
+#: Where an SVG has lengths, and what is too fine for an eye: beyond a hundredth of a point.
+PLACES = re.compile(r'\bd="[^"]*"|\btranslate\([^)]*\)|\b[xy]="[^"]*"')
+FINE = re.compile(r"(\.\d\d)\d+")
+#: Names that matplotlib makes of what a marker or a clip looks like, and how much of one tells it from others.
+HASHED = re.compile(r'(?<=["#(])[mpch][0-9a-f]{10}\b')
+SHORT = 6
 #: The id of the title over all of a figure.
 FINDING = "finding"
 
@@ -91,7 +97,16 @@ def svg(figure: Figure) -> str:
     if headline is not None:  # letters are paths: a phone sets the words anew, as wide as it is
         said = html.escape(" ".join(headline.get_text().split()))
         text = text.replace(f'<g id="{FINDING}"', f'<g id="{FINDING}" data-said="{said}"', 1)
+    text = _shorter_names(PLACES.sub(lambda place: FINE.sub(r"\1", place[0]), text))
     return re.sub(r"\s*\n\s*", "\n", text)
+
+
+def _shorter_names(text: str) -> str:
+    """Return an SVG whose markers have a part of their hash as a name: nothing packs a hash, and there are many."""
+    hashes = {*HASHED.findall(text)}
+    if len({short[:SHORT] for short in hashes}) < len(hashes):
+        return text  # two would be one: all keep their whole names
+    return HASHED.sub(lambda found: found[0][:SHORT], text)
 
 
 def finding(figure: Figure) -> Text | None:

@@ -69,7 +69,10 @@ def differs(said: dict[str, Any], wanted: Verdict) -> str:
 def practise_all(page: Page, folder: Path, name: str, report: Report) -> None:
     """Ask the Python of an opened page about everything that is known of its exercises."""
     solutions = folder / "notebooks" / "solutions" / name.replace(".html", ".ipynb")
-    for one in practices(folder / name):
+    own = practices(folder / name)
+    if own:  # nothing that is tried here is endless, and a busy machine gives no sign of life for a while
+        page.evaluate("window.course.patience = 60_000")
+    for one in own:
         report.counts["exercises in pages"] += 1
         for what, code, wanted in codes(one, solutions):
             said = page.evaluate(JUDGE, practice.job_of(one, code))

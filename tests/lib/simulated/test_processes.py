@@ -73,7 +73,7 @@ ENDS_MEANWHILE = """
     x.mul(2)
     for _ in range(3):
         threading.Thread(target=torch.accelerator.synchronize, daemon=True).start()
-    time.sleep(0.05)
+    time.sleep(1)  # so that they do wait, on a busy machine, too
 """
 
 

@@ -87,7 +87,8 @@ def _with_owed(m, n, room, oldest=True, ahead=lambda j, n: n - j):
     orders = []
     for j in range(n):
         forwards, halves = ([(op, j, i) for i in range(m)] for op in "FI")
-        order, owed = [], []
+        order = []
+        owed = []
         for task in solved.alternate(forwards, halves, ahead(j, n)):
             order.append(task)
             if task[0] == "I":

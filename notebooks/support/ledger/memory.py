@@ -130,4 +130,4 @@ def _backward_over_forward(layers: int, rows: int, width: int, frozen: bool) -> 
             y = y @ weight
     with FlopCounterMode(display=False) as backward:
         y.backward(y.detach())  # type: ignore[no-untyped-call]
-    return backward.get_total_flops() / forward.get_total_flops()
+    return float(backward.get_total_flops() / forward.get_total_flops())

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools.site import chinese, frame, index, runtime, search
@@ -72,16 +72,17 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
     write_pages(new, pages, lists, links)
     if (links.root / GLOSSARY_IN_CHINESE).exists():
         write_in_chinese(new, pages, links)
+    # The pages are in their place before we complain: they have taken half an hour, and they work.
+    shutil.rmtree(out, ignore_errors=True)
+    new.rename(out)
+    site = Site(out, [*pages, *lists], settings)
     if settings > MOST_SETTINGS:
         raise ValueError(f"{settings} settings are drawn, {MOST_SETTINGS} may be: fewer stops, or fewer named in texts")
-    site = Site(new, [*pages, *lists], settings)
     if site.size > MOST_BYTES:
         raise ValueError(
             f"the site has {site.size / 1e6:.1f} MB, {MOST_BYTES / 1e6:.0f} may be: see which pages are large"
         )
-    shutil.rmtree(out, ignore_errors=True)
-    new.rename(out)
-    return replace(site, folder=out)
+    return site
 
 
 def cpu_seconds() -> float:

@@ -381,7 +381,7 @@ class LiveExplorer:
             assert time.monotonic() < deadline, f"{complaint} within {seconds:g} s"
             self.box.page.wait_for_timeout(50)
 
-    def try_all(self, folder: Path, prefix: str, seconds: float = 20, *, pictures: bool = True) -> list[str]:
+    def try_all(self, folder: Path, prefix: str, seconds: float = 90, *, pictures: bool = True) -> list[str]:
         """Move each control one step and back, save a picture of the first; return the complaints.
 
         The figure must change with every control, keep an alt text, and come back when the control does.

@@ -52,6 +52,7 @@ def test_what_is_typed_is_judged_stays_and_goes_and_no_loop_ends_the_page(site, 
     with opened(browser, report) as page:
         page.goto((site.folder / "00_small.html").as_uri())
         assert page.locator('script[src$="python.js"]').count() == 0  # not before it is needed
+        page.evaluate("window.course.patience = 60_000")
         box = page.locator(".practice")
         box.scroll_into_view_if_needed()
         box.locator(".cm-content").wait_for()
@@ -65,7 +66,7 @@ def test_what_is_typed_is_judged_stays_and_goes_and_no_loop_ends_the_page(site, 
         page.evaluate("window.course.patience = 400")
         status, said = verdict_by_hand(page, box, DEAF)
         assert (status, said[:19]) == ("failed", "✗ Your code goes on")
-        page.evaluate("window.course.patience = 20_000")
+        page.evaluate("window.course.patience = 60_000")
         page.reload()
         box.scroll_into_view_if_needed()
         box.locator(".cm-content").wait_for()

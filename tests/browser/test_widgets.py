@@ -31,7 +31,7 @@ def shown(path: Path, names: Set[str] = SHOWS) -> list[str]:
     return [call for cell in cells if cell.cell_type == "code" for call in shows(cell.source, names)]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "path", [path for path in notebooks() if shown(path)], ids=lambda path: str(path.relative_to(ROOT / "notebooks"))
 )
@@ -41,7 +41,7 @@ def test_every_control_changes_its_figure(path: Path, server: Server, open_noteb
     if path.stem not in WHOLE:
         nbformat.write(with_needed_cells_only(nbformat.read(path, as_version=4)), place)
     notebook = open_notebook(place, own=path.stem in WHOLE)
-    notebook.run_all(seconds=300)  # another browser runs beside this one
+    notebook.run_all(seconds=900)  # another browser runs beside this one
     if PICTURES:
         notebook.screenshots(SCREENSHOTS, f"{name}-run")
     explorers = notebook.explorers()

@@ -19,7 +19,7 @@ from tests.support.exercises import ask, be_patient, made_with, parts_of_each, w
 from tools.hygiene import joined
 from tools.project import chapters
 
-PATIENCE = 0.6
+PATIENCE = 1.0
 
 #: What a missing `return` is told. Of several calls it is the one that gave None, which libtorch's cursor gives at its
 #: end; of a `backward` torch says how many gradients it should have returned.

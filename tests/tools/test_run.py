@@ -1,5 +1,6 @@
 """`make run`, `make test` and `make bench` report what happened, and fail when something did."""
 
+import json
 import math
 import re
 import subprocess
@@ -66,7 +67,7 @@ def test_the_summary_counts_passed_failed_and_skipped(tmp_path: Path) -> None:
 )
 def test_any_step_that_fails_fails_the_whole(monkeypatch, capsys, codes, expected):
     monkeypatch.setattr(
-        suite, "everything", lambda: [suite.SuiteStep("first", [], 1), suite.SuiteStep("second", [], 1)]
+        suite, "everything", lambda: [suite.SuiteStep("first", [], [], 1), suite.SuiteStep("second", [], [], 1)]
     )
     answers = iter(codes)
     monkeypatch.setattr(suite, "run_step", lambda step, file, printed: next(answers))
@@ -84,9 +85,9 @@ def test_two_steps_run_beside_the_others_and_are_printed_and_counted_at_the_end(
         return int(step.beside)
 
     steps = [
-        suite.SuiteStep("one", [], 1, beside=True),
-        suite.SuiteStep("another", [], 1, beside=True),
-        suite.SuiteStep("other", [], 1),
+        suite.SuiteStep("one", [], [], 1, beside=True),
+        suite.SuiteStep("another", [], [], 1, beside=True),
+        suite.SuiteStep("other", [], [], 1),
     ]
     monkeypatch.setattr(suite, "run_step", run_step)
     monkeypatch.setattr(suite, "everything", lambda: steps)
@@ -95,6 +96,72 @@ def test_two_steps_run_beside_the_others_and_are_printed_and_counted_at_the_end(
     places = [told.index(f"a failure of {name}") for name in ("one", "another")]
     assert places == sorted(places), "in the order of the steps"
     assert places[-1] < told.index("total: 0 passed, 2 failed, 0 skipped")
+
+
+IN_COMPANY = """
+import pathlib, pytest
+
+HERE = pathlib.Path(__file__).parent
+
+def seen(name):
+    (HERE / name).open("a").write(".")
+    return len((HERE / name).read_text())
+
+def test_passes():
+    seen("passes")
+
+@pytest.mark.parametrize("word", ["a::b [c]"])
+def test_passes_when_it_is_tried_once_more(word):
+    assert seen("later") == 2
+
+if (HERE / "fails").exists():
+    def test_fails():
+        assert seen("fails") == 0
+"""
+
+
+@pytest.mark.parametrize("also_fails", [False, True])
+def test_what_fails_is_tried_once_more_alone_and_named(tmp_path, monkeypatch, capfd, also_fails):
+    (tmp_path / "test_it.py").write_text(IN_COMPANY, encoding="utf-8")
+    if also_fails:
+        (tmp_path / "fails").touch()
+    step = suite.SuiteStep("all", [str(tmp_path / "test_it.py")], suite.BOTH_CORES, 5)
+    monkeypatch.setattr(suite, "everything", lambda: [step])
+    assert suite.main([]) == also_fails
+    told = capfd.readouterr().out
+    assert (tmp_path / "passes").read_text() == ".", "what has passed is not run again"
+    assert (tmp_path / "later").read_text() == ".."
+    assert f"total: 2 passed, {int(also_fails)} failed, 0 skipped" in told
+    named = told.partition("all: failed at first, tried once more alone:")[2]
+    assert ["test_passes_when" in named, "test_fails" in named] == [True, also_fails]
+
+
+@pytest.mark.parametrize(("failed", "again"), [(0, 1), (1, 2), (2, 1)])
+def test_many_failures_or_a_run_that_broke_off_are_not_tried_again(tmp_path, monkeypatch, failed, again):
+    runs = []
+
+    def run_step(step, report, printed):
+        runs.append(step.tests)
+        kept = suite.cache_of(report) / "v" / "cache"
+        kept.mkdir(parents=True, exist_ok=True)
+        (kept / "lastfailed").write_text(json.dumps({f"test_it.py::test_{k}": True for k in range(failed)}))
+        return 1
+
+    monkeypatch.setattr(suite, "TRIED_AGAIN", 1)
+    monkeypatch.setattr(suite, "run_step", run_step)
+    monkeypatch.setattr(suite, "everything", lambda: [suite.SuiteStep("one", ["test_it.py"], [], 1)])
+    assert suite.main([]) == 1
+    assert runs == [["test_it.py"], ["test_it.py::test_0"]][:again]
+
+
+def test_of_a_notebook_all_cells_are_tried_again(tmp_path: Path) -> None:
+    report = tmp_path / "cells.xml"
+    kept = suite.cache_of(report) / "v" / "cache"
+    kept.mkdir(parents=True)
+    failed = ["notebooks/01_a.ipynb::Cell 3", "notebooks/01_a.ipynb::Cell 4", "tests/test_b.py::test_c[1]"]
+    (kept / "lastfailed").write_text(json.dumps(dict.fromkeys(failed, True)))
+    assert suite.what_failed(report) == ["notebooks/01_a.ipynb", "tests/test_b.py::test_c[1]"]
+    assert suite.what_failed(tmp_path / "other.xml") == []
 
 
 HANGS = """
@@ -142,15 +209,15 @@ def test_a_worker_that_dies_costs_its_own_test_alone(tmp_path: Path) -> None:
 
 def test_a_step_whose_time_is_up_is_ended(tmp_path: Path) -> None:
     (tmp_path / "test_hangs.py").write_text(HANGS, encoding="utf-8")
-    step = suite.SuiteStep("hangs", [str(tmp_path / "test_hangs.py")], 2 / 60)
+    step = suite.SuiteStep("hangs", [str(tmp_path / "test_hangs.py")], [], 2 / 60)
     assert suite.run_step(step, tmp_path / "report.xml") == 124
 
 
 def test_every_suite_and_every_notebook_is_in_a_step() -> None:
-    arguments = {argument for step in suite.everything() for argument in step.arguments}
+    asked = {name for step in suite.everything() for name in step.tests}
     suites = {path.relative_to(suite.ROOT).parts[:2] for path in (suite.ROOT / "tests").rglob("test_*.py")}
-    assert {"/".join(parts) for parts in suites} <= arguments
-    assert {path.relative_to(suite.ROOT).as_posix() for path in suite.notebooks()} <= arguments
+    assert {"/".join(parts) for parts in suites} <= asked
+    assert {path.relative_to(suite.ROOT).as_posix() for path in suite.notebooks()} <= asked
 
 
 def test_bench_runs_what_is_named_and_fails_with_it(tmp_path, monkeypatch, capfd):
@@ -186,19 +253,18 @@ def test_a_benchmark_that_does_not_say_what_it_takes_is_refused(tmp_path: Path) 
 
 def test_one_notebook_is_its_room_hygiene_cells_and_widgets() -> None:
     room, generic, cells, widgets = suite.about(["03"])
-    assert room.arguments[0] == "tests/support/n03"
-    assert "tests/notebooks" in generic.arguments
-    assert generic.arguments[-2:] == ["-k", "n03 or 03_"]
-    files = [argument for argument in cells.arguments if argument.endswith(".ipynb")]
-    assert files == ["notebooks/03_distributed_sampler.ipynb", "notebooks/solutions/03_distributed_sampler.ipynb"]
-    assert widgets.arguments == ["tests/browser/test_widgets.py", "-k", "03_"]
+    assert room.tests == ["tests/support/n03"]
+    assert "tests/notebooks" in generic.tests
+    assert generic.options[-2:] == ["-k", "n03 or 03_"]
+    assert cells.tests == ["notebooks/03_distributed_sampler.ipynb", "notebooks/solutions/03_distributed_sampler.ipynb"]
+    assert (widgets.tests, widgets.options) == (["tests/browser/test_widgets.py"], ["-k", "03_"])
 
 
 def test_fast_leaves_out_whatever_takes_long() -> None:
     (step,) = suite.fast()
-    assert step.arguments[-2:] == ["-m", "not ranks"]
-    assert "tests/property" in step.arguments
-    assert not {"tests/notebooks", "tests/browser", "--prove"} & set(step.arguments)
+    assert step.options[-2:] == ["-m", "not ranks"]
+    assert "tests/property" in step.tests
+    assert not {"tests/notebooks", "tests/browser", "--prove"} & {*step.tests, *step.options}
 
 
 def chosen(prove: bool, *items: Any) -> list[str]:
@@ -242,10 +308,9 @@ def test_no_property_has_a_time_limit_in_whatever_folder_it_stands() -> None:
 
 def test_prove_asks_for_full_sizes_of_all_units() -> None:
     first, devices, widgets = suite.prove()
-    assert "--prove" in first.arguments
-    assert {"tests/lib/simulated", "--simulated", "--prove"} <= set(devices.arguments)
-    assert set(suite.units()) <= set(first.arguments)
-    assert {"tests/browser", "--prove"} <= set(widgets.arguments)
+    assert (first.tests, devices.tests, widgets.tests) == (suite.units(), ["tests/lib/simulated"], ["tests/browser"])
+    assert all("--prove" in step.options for step in (first, devices, widgets))
+    assert "--simulated" in devices.options
 
 
 def test_the_slowest_tests_of_all_steps_are_named(tmp_path: Path) -> None:

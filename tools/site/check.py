@@ -190,7 +190,7 @@ def look(browser: Browser, folder: Path, names: Iterable[str], report: Report) -
                     report.faults.append(f"{name}, {where}: {wide} pixels wider than the window")
 
 
-def explorers(page: Page, report: Report, patience: int = 5000) -> None:
+def explorers(page: Page, report: Report, patience: int = 30_000) -> None:
     """Move every control of every explorer on the page through all its stops; picture and words must follow."""
     for figure in page.locator("figure.atlas").all():
         moved = figure.evaluate(MOVE, patience)

@@ -276,8 +276,12 @@ WITHOUT_A_JOIN = 0.25
 """Seconds that a thread which nobody joins goes on: longer than one who leaves without it needs to be seen to."""
 
 
-def _run_late(run: Callable[[], None], joined: Event) -> None:
-    Event().wait(0.015)
+A_LOOP = 0.1
+"""Seconds that a thread waits for the body of the with: on a busy machine the reader's loop may be as long under way."""
+
+
+def _run_late(run: Callable[[], None], entered: Event, joined: Event) -> None:
+    entered.wait(A_LOOP)
     run()
     joined.wait(WITHOUT_A_JOIN)
 
@@ -290,7 +294,7 @@ class _Spawning:
         self.patience = patience
         self.by_an_error = case[-1] in BY_AN_ERROR
         self.error = BY_AN_ERROR.get(case[-1], KeyError)("of the body")
-        self.entered = False
+        self.entered = Event()
         self.devices = [torch.device(name) for name in case if name not in BY_AN_ERROR]
         # partitions on one device that is not the CPU share a worker
         self.keys = [
@@ -333,7 +337,7 @@ class _Spawning:
         def start(thread: Thread) -> None:
             if current_thread() is self.me and self.slowly:
                 joined = self.joined[thread] = Event()
-                thread.run = partial(_run_late, thread.run, joined)  # type: ignore[method-assign]
+                thread.run = partial(_run_late, thread.run, self.entered, joined)  # type: ignore[method-assign]
             begin(thread)
 
         def join_without_a_limit(thread: Thread, timeout: float | None = None) -> None:
@@ -360,7 +364,7 @@ class _Spawning:
             self.may_end.set()
             if not self.aside.over(2 * self.patience):
                 return Sight(
-                    [*self.said, f"the with never {'ended' if self.entered else 'began'}"], self.aside
+                    [*self.said, f"the with never {'ended' if self.entered.is_set() else 'began'}"], self.aside
                 )
             if self.left is not None:
                 self._look_at_the_end(self.left)
@@ -376,7 +380,7 @@ class _Spawning:
                 self.said.append(NO_RETURN)
                 return
             with context as queues:
-                self.entered = True
+                self.entered.set()
                 if isinstance(queues, Sequence) and len(queues) == 2:
                     self._use(*queues)
                 else:

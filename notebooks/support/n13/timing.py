@@ -201,7 +201,9 @@ def on_an_empty_device(work: Callable[[], object], cuda: Any) -> float:
 
 def in_the_hosts_seconds(work: Callable[[], object], cuda: Any) -> float:
     """Forget that perf_counter gives seconds, too."""
-    return by_the_hosts_clock(work, cuda) / 1000
+    began = time.perf_counter()  # by name in this very function: only such clocks are the model's
+    work()
+    return time.perf_counter() - began
 
 
 def with_a_wait_inside(work: Callable[[], object], cuda: Any) -> float:

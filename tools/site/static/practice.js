@@ -1,7 +1,7 @@
 // An exercise in the page: an editor, Run, what was printed, the verdict. Editor and Python come on first use.
 "use strict";
 (() => {
-  window.course.patience = 8_000; // ms without a sign of life; Python itself stops a loop earlier, and says in which line
+  window.course.patience = 20_000; // ms without a sign of life; Python itself stops a loop earlier, and says in which line
   const LONGEST = 90_000; // ms for a whole check
   const KEPT = "course-code:"; // what was typed, by exercise
   const MARKS = { right: "✓", wrong: "✗", open: "○", lacks: "→", failed: "✗" };

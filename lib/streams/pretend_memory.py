@@ -9,7 +9,7 @@ from string import ascii_uppercase
 
 import torch
 
-from lib.streams.races import HOST, Clocks, Operation, VectorClock
+from lib.streams.races import HOST, Clocks, Operation, VectorClock, learn
 
 _CPU = torch.device("cpu")
 
@@ -68,9 +68,11 @@ class Pools:
 
     def _give_back(self, block: Block, users: set[str]) -> None:
         self._operations.append(Operation("free", HOST, block.name))
-        until: VectorClock = {}  # how far the other streams must be, before the block may be given away
+        # As CUDA records an event in each of them now: all that is launched there, and all that it waits for, must be
+        # done before the block may be given away.
+        until: VectorClock = {}
         for lane in users - {block.stream}:
-            until[lane] = self._clocks.lanes.get(lane, {}).get(lane, 0)
+            learn(until, self._clocks.lanes.get(lane, {}))
         self._free.append((block, until))
 
 

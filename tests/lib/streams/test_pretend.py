@@ -418,3 +418,24 @@ def test_the_gpu_in_a_devices_place_is_told_what_to_write():
     with pytest.raises(TypeError, match=r"write x\.to\(gpu\.device\)"):
         x.to(gpu)
     assert x.to(gpu.device).is_cuda
+
+
+def test_memory_of_a_stream_that_only_waited_comes_back_when_what_it_waited_for_is_known_to_be_done():
+    """As with CUDA: dropped memory goes back when an event behind all that its users wait for is reached."""
+    gpu = PretendGPU()
+    work, wait = gpu.new_stream("work"), gpu.new_stream("wait")
+    host = gpu.host(torch.ones(4))
+    x = host.to("cuda", non_blocking=True)
+    work.wait_stream(gpu.current_stream())
+    with gpu.use_stream(work):
+        y = x * 2
+    wait.wait_stream(work)
+    x.record_stream(wait)
+    name = x.block.name
+    del x
+    second = host.to("cuda", non_blocking=True)
+    assert second.block.name != name, "the kernel in stream work may still read it"
+    assert_no_race(gpu.operations)
+    wait.synchronize()
+    assert host.to("cuda", non_blocking=True).block.name == name
+    del y

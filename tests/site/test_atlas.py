@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import math
+import os
 import re
 from functools import partial
 
@@ -112,6 +113,23 @@ def test_two_processes_draw_the_same_as_one():
     one, two = (atlas.frames_of(explorer, stops, processes=processes) for processes in (1, 2))
     assert one == two
     assert len(one.frames) > 8
+
+
+def test_what_cannot_be_drawn_in_a_fork_is_drawn_here_and_other_errors_are_raised():
+    here = os.getpid()
+    errors = [RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing")]
+
+    def own(count):
+        if os.getpid() != here and count > 5:
+            raise errors[-1]
+        return draw(count)
+
+    explorer = explore(own, count=whole(1, 9, 2, "bars"))
+    stops = atlas.stops_of(explorer)
+    assert atlas.frames_of(explorer, stops) == atlas.frames_of(explorer, stops, processes=1)
+    errors.append(RuntimeError("a fault of the figure"))
+    with pytest.raises(RuntimeError, match="a fault of the figure"):
+        atlas.frames_of(explorer, stops)
 
 
 def test_an_explorer_that_reads_what_a_later_cell_changed_is_noticed(tmp_path, monkeypatch):

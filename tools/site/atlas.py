@@ -194,8 +194,17 @@ def _all_drawn(settings: Sequence[Mapping[str, Any]], processes: int) -> Iterabl
     if processes < 2 or len(settings) < 8 or "fork" not in multiprocessing.get_all_start_methods():
         yield from map(drawn, settings)
         return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin) as pool:
-        yield from pool.map(drawn, settings, chunksize=4)
+    done = 0
+    try:
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin) as pool:
+            for frame in pool.map(drawn, settings, chunksize=4):
+                done += 1
+                yield frame
+    except RuntimeError as error:
+        if "fork-based multiprocessing" not in str(error):
+            raise
+        # The figure runs backward, and so did this process: torch lets no fork do that.
+        yield from map(drawn, settings[done:])
 
 
 def _begin() -> None:

@@ -273,7 +273,7 @@ def ended(code: int) -> str:
 
 
 class Ran(NamedTuple):
-    """What came of a step. alone: what failed first and was tried once more, alone; `counts` and `code` know of that."""
+    """What came of a step. alone: what failed at first and was tried once more, which `counts` and `code` know of."""
 
     step: SuiteStep
     code: int

@@ -56,7 +56,9 @@ def test_only_these_are_marked_and_each_says_why() -> None:
 
 def test_the_suite_runs_them_in_a_process_of_their_own() -> None:
     steps = suite.everything()
-    assert [step.tests for step in steps if "tests/gpu" in step.tests and "--simulated" in step.options] == [["tests/gpu"]]
+    assert [step.tests for step in steps if "tests/gpu" in step.tests and "--simulated" in step.options] == [
+        ["tests/gpu"]
+    ]
     assert all("tests/gpu" not in step.tests for step in steps if "tests/lib/simulated" in step.tests)
 
 

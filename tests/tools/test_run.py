@@ -125,8 +125,9 @@ def test_what_fails_is_tried_once_more_alone_and_named(tmp_path, monkeypatch, ca
     (tmp_path / "test_it.py").write_text(IN_COMPANY, encoding="utf-8")
     if also_fails:
         (tmp_path / "fails").touch()
-    step = suite.SuiteStep("all", [str(tmp_path / "test_it.py")], suite.BOTH_CORES, 5)
-    monkeypatch.setattr(suite, "everything", lambda: [step])
+    (tmp_path / "pytest.ini").write_text("[pytest]")
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    monkeypatch.setattr(suite, "everything", lambda: [suite.SuiteStep("all", ["test_it.py"], suite.BOTH_CORES, 5)])
     assert suite.main([]) == also_fails
     told = capfd.readouterr().out
     assert (tmp_path / "passes").read_text() == ".", "what has passed is not run again"

@@ -277,7 +277,7 @@ WITHOUT_A_JOIN = 0.25
 
 
 A_LOOP = 0.1
-"""Seconds that a thread waits for the body of the with: on a busy machine the reader's loop may be as long under way."""
+"""Seconds that a thread waits for the body of the with: on a busy machine the reader's loop may take as long."""
 
 
 def _run_late(run: Callable[[], None], entered: Event, joined: Event) -> None:
@@ -364,7 +364,8 @@ class _Spawning:
             self.may_end.set()
             if not self.aside.over(2 * self.patience):
                 return Sight(
-                    [*self.said, f"the with never {'ended' if self.entered.is_set() else 'began'}"], self.aside
+                    [*self.said, f"the with never {'ended' if self.entered.is_set() else 'began'}"],
+                    self.aside,
                 )
             if self.left is not None:
                 self._look_at_the_end(self.left)

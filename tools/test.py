@@ -5,7 +5,7 @@
     make test FAST=1     lib, its properties, the tools: no notebook and no room of one, no browser, no real ranks
     make prove           what is larger than the suite needs: tests marked `prove`, and full sizes (tests/sizes.py)
 
-Two cores share everything: three processes for the units, since many a test waits for a rank. Beside them run simulated
+Two cores share everything: four processes for the units, since many a test waits for a rank. Beside them run simulated
 GPUs and browsers, which take their time and hardly any of the processor's, and the cells of notebooks, which take what
 all these leave of it. So whatever is compared must hold on a busy machine too; what a notebook only measures is shown,
 not compared.
@@ -40,7 +40,7 @@ from tools.project import ROOT, find, notebooks
 
 FOLDERS = ["lib", "support", "tools", "site", "property", "notebooks", "gpu"]
 #: Who is through takes over half of what another has left. When a worker dies, its test fails and another goes on.
-BOTH_CORES = ["-n", "3", "--dist", "worksteal"]
+BOTH_CORES = ["-n", "4", "--dist", "worksteal"]
 #: The cells of a notebook share a kernel. Elsewhere never: when a worker dies so, xdist 3.8 waits for ever (its 1378).
 WHOLE_FILES = ["--dist", "loadfile", "--no-loadscope-reorder"]
 #: One test after another, in one worker: when it dies, pytest still reports.

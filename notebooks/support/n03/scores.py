@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,6 +48,11 @@ class Wrapper(nn.Module):
 
 def _model(rank: int) -> nn.Module:
     """Return a network with the same weights on every rank, and running averages of its own."""
+    return copy.deepcopy(_first_model(rank))
+
+
+@cache
+def _first_model(rank: int) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
@@ -56,6 +63,7 @@ def _model(rank: int) -> nn.Module:
     return model.train()
 
 
+@cache
 def _images(size: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(size)
     x = torch.randn(size, 6, generator=generator)

@@ -27,7 +27,7 @@ from lib.show.style import alt_text
 
 Stops = dict[str, tuple[Any, ...]]
 #: Settings of an explorer that are drawn whole; with more, its sliders are thinned.
-LIMIT = 320
+LIMIT = 200
 #: Stops of a slider: at least so many, where it has them, and where the text speaks of it.
 FEWEST = 3
 FEWEST_NAMED = 6

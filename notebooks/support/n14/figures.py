@@ -17,6 +17,7 @@ from lib.schedules import (
     one_f_one_b,
     validate,
 )
+from lib.schedules.legal import in_order
 from lib.schedules.makers import MAKERS
 from lib.schedules.simulate import simulate
 from lib.show.charts import row_bars
@@ -44,9 +45,9 @@ from lib.show.style import (
     title,
 )
 from lib.text import format_share
-from lib.timeline import Trace
+from lib.timeline import Trace, Work, play
 from support.n14.solved import Orders, table
-from support.n14.warm_up import with_warm_up
+from support.n14.warm_up import halved, with_warm_up
 
 
 def costs(schedule: Schedule, backward: float = 2.0) -> dict[str, Any]:
@@ -93,8 +94,9 @@ def _by_cut(
     """Return the schedules to compare by what stands below their bar; fill_holes needs m >= n."""
     ahead = [forwards_ahead(j, n, 1, 2, message) for j in range(n)]
     split = {"1, split": table("fill_holes", fill_holes(m, n))} if m >= n else {}
+    long = with_warm_up("", m, ahead)
     finer = {str(v): interleaved_one_f_one_b(m, n, v) for v in (2, 3, 4, 6, 8)}
-    return {**split, "1": with_warm_up("", m, ahead), **finer}
+    return {**split, "1": long, "1, both": halved(long), **finer}
 
 
 @styled
@@ -108,8 +110,9 @@ def draw_interleaving(
 ) -> Figure:
     """Draw the time of a step of interleaved 1F1B by v: work, bubble, and what messages add.
 
-    v = 1 is 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`, beside it `fill_holes(m, n)`
-    with split backwards. communicate: the time of a message in ticks, whatever v: an output is as large as before.
+    v = 1 is 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`. Before it stands
+    `fill_holes(m, n)`, behind it "both": the same warm-up with split backwards. communicate: the time of a message in
+    ticks, whatever v: an output is as large as before.
     """
     m = micro_batches
     n = partitions
@@ -309,6 +312,27 @@ def all_schedules(micro_batches: int, partitions: int) -> dict[str, Schedule]:
     return made
 
 
+def _ticks_by_task(schedule: Schedule, communicate: float, weight: float, fixed: float) -> float:
+    """Return when a step ends if each task costs `fixed` besides its work.
+
+    `simulate` takes a B for an I and a W; here a B is one task, also where other backwards of the schedule are split.
+    """
+    work = costs(schedule)
+    whole = work["backward"]
+    ticks = {"F": work["forward"], "B": whole, "I": (1 - weight) * whole, "W": weight * whole}
+    tasks = [
+        Work(
+            f"rank {rank}",
+            str(action),
+            ticks[action.op] + fixed,
+            [str(need) for need in needed],
+            message=communicate,
+        )
+        for rank, _, action, needed in in_order(schedule)
+    ]
+    return play(tasks).makespan
+
+
 def time_and_memory(
     schedules: Mapping[str, Schedule], communicate: float = 0.0, weight: float = 0.5, fixed: float = 0.0
 ) -> dict[str, tuple[float, float]]:
@@ -319,16 +343,8 @@ def time_and_memory(
     """
     points = {}
     for name, schedule in schedules.items():
-        price = costs(schedule)
-        is_split = any(action.op == "I" for _, action in schedule)
-        trace = simulate(
-            schedule,
-            price["forward"] + fixed,
-            price["backward"] + (2 if is_split else 1) * fixed,
-            weight=weight * price["backward"] + fixed if is_split else None,
-            communicate=communicate,
-        )
-        points[name] = round(trace.makespan, 6), max(held(schedule))
+        ticks = _ticks_by_task(schedule, communicate, weight, fixed)
+        points[name] = round(ticks, 6), max(held(schedule))
     return points
 
 

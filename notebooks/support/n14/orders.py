@@ -155,7 +155,11 @@ def _slow(made: Schedule, asked: Asked) -> str:
 
 
 def _where(made: Schedule, asked: Asked) -> str:
-    """Name an idle time that need not be: one in which a W was owed, else the longest on the last rank that waits."""
+    """Name an idle time: one in which a W was owed, else one on the last rank that waits.
+
+    Where a step has to be beaten that is the longest. Where it has to reach its floor it is the one that begins last,
+    for all orders wait at the step's beginning, the shortest too.
+    """
     waits = waits_for(made, **asked.seconds(made))
     spans = {span.label: span for span in simulate(made, **asked.seconds(made))}
     for wait in waits:
@@ -172,4 +176,5 @@ def _where(made: Schedule, asked: Asked) -> str:
     if not inside:
         return ""
     longest = max(inside, key=lambda wait: wait.end - wait.start)
-    return f"From {longest.start:g} to {longest.end:g} {longest}."
+    named = longest if asked.below else max(inside, key=lambda wait: wait.start)
+    return f"From {named.start:g} to {named.end:g} {named}."

@@ -17,12 +17,12 @@ from tests.lib.refusal import refuses
 def test_free_messages_want_many_stages_dear_ones_few_and_the_given_warm_up_has_its_cost():
     def best(communicate):
         words = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 8, 4, communicate))
-        return re.search(r"v = (\d+(?:, split)?) is fastest", words)[1]
+        return re.search(r"v = (\d+(?:, \w+)?) is fastest", words)[1]
 
     prices = (0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5)
-    assert [best(each) for each in prices] == ["8", *["1, split"] * 5, "1"]
+    assert [best(each) for each in prices] == ["8", *["1, split"] * 4, *["1, both"] * 2]
     ticks = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 8, 4, 0.2))
-    assert "v = 1, split: 29.4 ticks, holds 4.0; v = 1: 34.2 ticks, holds 7.0; v = 2: 31.3 ticks, holds 5.5" in ticks
+    assert "v = 1, split: 29.4 ticks, holds 4.0; v = 1: 34.2 ticks, holds 7.0; v = 1, both: 31.2 ticks, holds 7.0; v = 2: 31.3 ticks, holds 5.5" in ticks
     assert "split" not in alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 4, 8, 0.2))
     words = alt_text(n14.draw_messages(solved.forwards_ahead, 8, 4, 0.5))
     assert words.startswith("A message of 0.5: GPipe 36 ticks, 1F1B 41 ticks, your warm-up 36 ticks, holding 7")
@@ -92,11 +92,26 @@ def test_what_a_task_costs_besides_turns_the_ranking_and_so_do_messages():
 
     assert fastest() in ("ZB-V", "interleaved zero bubble"), "they are equally fast"
     assert fastest(communicate=0.1) == fastest(communicate=0.25) == "ZB-V"
-    assert fastest(communicate=0.1, fixed=0.1) == "zero bubble (ZB-H1)"
+    assert fastest(communicate=0.1, fixed=0.1) == "DualPipeV"
+    assert fastest(communicate=0.1, fixed=0.2) == "zero bubble (ZB-H1)"
     assert fastest(communicate=0.5) == "looped BFS"
     words = alt_text(n14.draw_trade(8, 4, 0.1, 0.5, 0.1))
-    assert words.startswith("Fastest: zero bubble (ZB-H1)")
+    assert words.startswith("Fastest: DualPipeV, 30.6 ticks, holding 4.5; none holds less than 4")
+    assert "In both unbeaten: DualPipeV, zero bubble (ZB-H1)." in words
     assert "each task 0.1 besides" in words
+
+
+def test_a_task_costs_once_besides_whatever_it_is_also_a_whole_backward_among_halves():
+    """DualPipeV has whole backwards and split ones."""
+    alone = makers.Schedule("alone", [[makers.Action(*task) for task in (("F", 0, 0), ("B", 0, 0))]])
+    halves = [("F", 0, i) for i in range(2)] + [("B", 0, 0), ("I", 0, 1), ("W", 0, 1)]
+    mixed = makers.Schedule("mixed", [[makers.Action(*task) for task in halves]])
+    found = n14.time_and_memory({"alone": alone, "mixed": mixed}, weight=0.3, fixed=0.25)
+    assert found == {"alone": (3 + 2 * 0.25, 1), "mixed": (6 + 5 * 0.25, 2)}
+    every = n14.all_schedules(8, 4)
+    for name, (ticks, _) in n14.time_and_memory(every).items():
+        made = every[name]
+        assert ticks == pytest.approx(simulate(made, 4 / made.stages, 8 / made.stages).makespan)
 
 
 def test_torchs_halves_are_two_parts_of_a_backward():

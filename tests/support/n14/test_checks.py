@@ -268,7 +268,9 @@ def test_a_sum_over_rows_that_is_no_matrix_product_is_not_praised_as_one(sum_of_
 
 
 def test_a_product_that_is_added_in_place_is_counted_as_one_and_two_as_two():
-    twice = edited(solved.SplitLinear, ("part = gradient.T @ x", "part = (gradient.T @ x).addmm_(gradient.T, x, alpha=0)"))
+    twice = edited(
+        solved.SplitLinear, ("part = gradient.T @ x", "part = (gradient.T @ x).addmm_(gradient.T, x, alpha=0)")
+    )
     assert "W costs 2 matrix products" in n14.check_split(twice).message
 
 

@@ -114,7 +114,7 @@ class _Trial:
         if len(owed) != 1:
             return (
                 f"after I there are {len(owed)} functions in `later`, expected 1: the W of this micro-batch. "
-                f"I has cost {cost:g} matrix products."
+                f"Matrix products in I: {cost:g}."
             )
         if not callable(owed[0]):
             return f"`later` holds a {type(owed[0]).__name__}, which cannot be called: append the function itself."

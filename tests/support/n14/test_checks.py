@@ -298,6 +298,22 @@ def test_who_is_slow_is_told_of_a_wait_that_the_floor_does_not_have():
         assert "waits for" in message
 
 
+def test_whose_last_rank_pauses_is_told_of_that_pause():
+    """At the end the ranks in front wait in each order of exercise 5."""
+
+    def in_one_go(m, n, v):
+        both = [
+            [(op, s * n + j, i) for i in range(m) for s in range(v)[:: 1 if op == "F" else -1]]
+            for op in "FB"
+            for j in range(n)
+        ]
+        return [solved.alternate(both[j], both[n + j], (n - j) * v) for j in range(n)]
+
+    assert "rank 1 waits for" in n14.check_interleaved(in_one_go).message
+    late = edited(solved.fill_holes, ("n - j)", "n)"), ("len(owed) > j", "owed"))
+    assert "rank 2 waits for" in n14.check_fill(late).message
+
+
 @pytest.mark.parametrize("more", ["seen.append(x)", "add_to_weight.me = add_to_weight"])
 def test_who_keeps_x_elsewhere_is_not_told_that_the_node_of_y_keeps_it(more):
     answer = edited(solved.SplitLinear, (APPEND, f"{APPEND}\n        {more}"), names={"seen": []})

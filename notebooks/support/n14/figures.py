@@ -152,7 +152,7 @@ def draw_interleaving(
     for each in (axes, memory):
         each.set_xticks(list(places), [name.replace(", ", "\n") for name in cut])
     finding = f"m = {m}, n = {n}, message {communicate:g}: v = {cut[best]} is fastest, {real[best]:.1f} ticks"
-    headline(figure, f"{finding}, {format_share(1 - work / real[best])} idle; it holds {peaks[best]:.1f}")
+    headline(figure, f"{finding}, {format_share(1 - work / real[best])} idle, holds {peaks[best]:.1f}")
     said = "; ".join(
         f"v = {v}: {r:.1f} ticks, holds {p:.1f}" for v, r, p in zip(cut, real, peaks, strict=True)
     )
@@ -201,10 +201,12 @@ def draw_run(schedule: Schedule, measured: Trace | None, predicted: Trace, name:
 
 # ---- two steps, one after the other
 
+STEPS = (GREY, INK)
+
 
 @styled
 def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int) -> Figure:
-    """Draw schedules that hold two steps of `micro_batches` each: a colour is a step."""
+    """Draw schedules that hold two steps of `micro_batches` each: a shade is a step, for colours are tasks."""
     traces = {name: simulate(each, **costs(each)) for name, each in schedules.items()}
     end = max(trace.end for trace in traces.values())
     figure, panels = new_figure(9, 1.3 + 1.55 * len(traces), rows=len(traces), squeeze=False, sharex=True)
@@ -213,13 +215,13 @@ def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int) -> Figure
         for rank, lane in enumerate(trace.lanes):
             idle(axes, rank, [(0, trace.end)])
             for span in trace.only(lane=lane):
-                color = (BLUE, ORANGE)[Action.parse(span.label).micro_batch >= micro_batches]
+                color = STEPS[Action.parse(span.label).micro_batch >= micro_batches]
                 bar(axes, rank, span.start, span.duration, color, linewidth=0.5)
         lane_rows(axes, trace.lanes, 0, end * 1.004)
         said.append(f"{name}: two steps in {trace.makespan:g} ticks")
         axes.set_title(said[-1], fontsize=11, pad=5)
     panels[-1, 0].set_xlabel("time (ticks)")
-    patches = [Patch(facecolor=color, label=f"step {k}") for k, color in enumerate((BLUE, ORANGE), 1)]
+    patches = [Patch(facecolor=color, label=f"step {k}") for k, color in enumerate(STEPS, 1)]
     figure.legend(handles=[*patches, Patch(**IDLE, label="idle")], loc="outside lower left", ncols=3)
     finding = "Only where the end slants like the beginning does the next step fit into it"
     headline(figure, finding)

@@ -43,7 +43,7 @@ check_beat = Exercise(
 )
 """Exercise 1: m = 8, n = 4, less than 1F1B's 33 ticks, with at most 4 activations on any rank."""
 
-SIZES = [(4, 3), (8, 4), (1, 1), (3, 1), (5, 5), (6, 2), (12, 4), (9, 6), (8, 8), (11, 9)]
+SIZES = [(4, 3), (8, 4), (1, 1), (3, 1), (5, 5), (6, 2), (12, 4), (9, 6), (8, 8), (11, 9), (40, 3)]
 
 check_fill = Exercise(
     "fill_holes",
@@ -162,6 +162,8 @@ COSTS: list[tuple[float, ...]] = [
     (4, 1, 2, 1.5),  # two messages fill one round exactly, below three times two
     (3, 1, 1, 1),
     (3, 2, 2, 6),
+    (6, 1, 2, 2.5),  # beyond four ranks, and not eager
+    (3, 1, 2, 12),  # more rounds than anybody would write down
     (3, 1, 2, 6.5),  # many rounds: who allows four only is told from who divides by the longer task
     *_DRAWN,
 ]
@@ -266,7 +268,7 @@ check_forwards_ahead = Exercise(
 
 # ---- exercise 5: v stages a rank
 
-INTERLEAVED = [(4, 2, 2), (8, 4, 2), (4, 4, 3), (2, 1, 2), (9, 3, 2), (4, 2, 1), (6, 3, 4)]
+INTERLEAVED = [(4, 2, 2), (8, 4, 2), (4, 4, 3), (2, 1, 2), (9, 3, 2), (4, 2, 1), (6, 3, 4), (10, 5, 2)]
 
 
 def several_stages(m: int, n: int, v: int) -> Asked:
@@ -281,7 +283,7 @@ check_interleaved = Exercise(
     reference=interleaved,
     judge=judged(
         lambda answer: fault_in(answer, [several_stages(*each) for each in INTERLEAVED]),
-        "the last rank never pauses, and no rank holds too much, in 7 sizes.",
+        f"the last rank never pauses, and no rank holds too much, in {len(INTERLEAVED)} sizes.",
     ),
     mistakes=wrong_orders.INTERLEAVING,
 )

@@ -17,6 +17,7 @@ from lib.schedules import (
     one_f_one_b,
     validate,
 )
+from lib.schedules.legal import in_order
 from lib.schedules.makers import MAKERS
 from lib.schedules.simulate import simulate
 from lib.show.charts import row_bars
@@ -44,9 +45,9 @@ from lib.show.style import (
     title,
 )
 from lib.text import format_share
-from lib.timeline import Trace
+from lib.timeline import Trace, Work, play
 from support.n14.solved import Orders, table
-from support.n14.warm_up import with_warm_up
+from support.n14.warm_up import halved, with_warm_up
 
 
 def costs(schedule: Schedule, backward: float = 2.0) -> dict[str, Any]:
@@ -93,8 +94,9 @@ def _by_cut(
     """Return the schedules to compare by what stands below their bar; fill_holes needs m >= n."""
     ahead = [forwards_ahead(j, n, 1, 2, message) for j in range(n)]
     split = {"1, split": table("fill_holes", fill_holes(m, n))} if m >= n else {}
+    long = with_warm_up("", m, ahead)
     finer = {str(v): interleaved_one_f_one_b(m, n, v) for v in (2, 3, 4, 6, 8)}
-    return {**split, "1": with_warm_up("", m, ahead), **finer}
+    return {**split, "1": long, "1, both": halved(long), **finer}
 
 
 @styled
@@ -108,8 +110,9 @@ def draw_interleaving(
 ) -> Figure:
     """Draw the time of a step of interleaved 1F1B by v: work, bubble, and what messages add.
 
-    v = 1 is 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`, beside it `fill_holes(m, n)`
-    with split backwards. communicate: the time of a message in ticks, whatever v: an output is as large as before.
+    v = 1 is 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`. Before it stands
+    `fill_holes(m, n)`, behind it "both": the same warm-up with split backwards. communicate: the time of a message in
+    ticks, whatever v: an output is as large as before.
     """
     m = micro_batches
     n = partitions
@@ -149,7 +152,7 @@ def draw_interleaving(
     for each in (axes, memory):
         each.set_xticks(list(places), [name.replace(", ", "\n") for name in cut])
     finding = f"m = {m}, n = {n}, message {communicate:g}: v = {cut[best]} is fastest, {real[best]:.1f} ticks"
-    headline(figure, f"{finding}, {format_share(1 - work / real[best])} idle; it holds {peaks[best]:.1f}")
+    headline(figure, f"{finding}, {format_share(1 - work / real[best])} idle, holds {peaks[best]:.1f}")
     said = "; ".join(
         f"v = {v}: {r:.1f} ticks, holds {p:.1f}" for v, r, p in zip(cut, real, peaks, strict=True)
     )
@@ -198,10 +201,12 @@ def draw_run(schedule: Schedule, measured: Trace | None, predicted: Trace, name:
 
 # ---- two steps, one after the other
 
+STEPS = (GREY, INK)
+
 
 @styled
 def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int) -> Figure:
-    """Draw schedules that hold two steps of `micro_batches` each: a colour is a step."""
+    """Draw schedules that hold two steps of `micro_batches` each: a shade is a step, for colours are tasks."""
     traces = {name: simulate(each, **costs(each)) for name, each in schedules.items()}
     end = max(trace.end for trace in traces.values())
     figure, panels = new_figure(9, 1.3 + 1.55 * len(traces), rows=len(traces), squeeze=False, sharex=True)
@@ -210,13 +215,13 @@ def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int) -> Figure
         for rank, lane in enumerate(trace.lanes):
             idle(axes, rank, [(0, trace.end)])
             for span in trace.only(lane=lane):
-                color = (BLUE, ORANGE)[Action.parse(span.label).micro_batch >= micro_batches]
+                color = STEPS[Action.parse(span.label).micro_batch >= micro_batches]
                 bar(axes, rank, span.start, span.duration, color, linewidth=0.5)
         lane_rows(axes, trace.lanes, 0, end * 1.004)
         said.append(f"{name}: two steps in {trace.makespan:g} ticks")
         axes.set_title(said[-1], fontsize=11, pad=5)
     panels[-1, 0].set_xlabel("time (ticks)")
-    patches = [Patch(facecolor=color, label=f"step {k}") for k, color in enumerate((BLUE, ORANGE), 1)]
+    patches = [Patch(facecolor=color, label=f"step {k}") for k, color in enumerate(STEPS, 1)]
     figure.legend(handles=[*patches, Patch(**IDLE, label="idle")], loc="outside lower left", ncols=3)
     finding = "Only where the end slants like the beginning does the next step fit into it"
     headline(figure, finding)
@@ -309,6 +314,27 @@ def all_schedules(micro_batches: int, partitions: int) -> dict[str, Schedule]:
     return made
 
 
+def _ticks_by_task(schedule: Schedule, communicate: float, weight: float, fixed: float) -> float:
+    """Return when a step ends if each task costs `fixed` besides its work.
+
+    `simulate` takes a B for an I and a W; here a B is one task, also where other backwards of the schedule are split.
+    """
+    work = costs(schedule)
+    whole = work["backward"]
+    ticks = {"F": work["forward"], "B": whole, "I": (1 - weight) * whole, "W": weight * whole}
+    tasks = [
+        Work(
+            f"rank {rank}",
+            str(action),
+            ticks[action.op] + fixed,
+            [str(need) for need in needed],
+            message=communicate,
+        )
+        for rank, _, action, needed in in_order(schedule)
+    ]
+    return play(tasks).makespan
+
+
 def time_and_memory(
     schedules: Mapping[str, Schedule], communicate: float = 0.0, weight: float = 0.5, fixed: float = 0.0
 ) -> dict[str, tuple[float, float]]:
@@ -319,16 +345,8 @@ def time_and_memory(
     """
     points = {}
     for name, schedule in schedules.items():
-        price = costs(schedule)
-        is_split = any(action.op == "I" for _, action in schedule)
-        trace = simulate(
-            schedule,
-            price["forward"] + fixed,
-            price["backward"] + (2 if is_split else 1) * fixed,
-            weight=weight * price["backward"] + fixed if is_split else None,
-            communicate=communicate,
-        )
-        points[name] = round(trace.makespan, 6), max(held(schedule))
+        ticks = _ticks_by_task(schedule, communicate, weight, fixed)
+        points[name] = round(ticks, 6), max(held(schedule))
     return points
 
 

@@ -155,7 +155,11 @@ def _slow(made: Schedule, asked: Asked) -> str:
 
 
 def _where(made: Schedule, asked: Asked) -> str:
-    """Name an idle time that need not be: one in which a W was owed, else the longest on the last rank that waits."""
+    """Name an idle time: one in which a W was owed, else the longest.
+
+    Where a step has to reach its floor, one that the floor doesn't have: the last rank's first pause. If it makes none
+    and backwards may be split, the wait that begins last, for at the step's beginning the shortest orders wait, too.
+    """
     waits = waits_for(made, **asked.seconds(made))
     spans = {span.label: span for span in simulate(made, **asked.seconds(made))}
     for wait in waits:
@@ -171,5 +175,11 @@ def _where(made: Schedule, asked: Asked) -> str:
     inside = [wait for wait in waits if wait.action is not None and wait.start > 0]
     if not inside:
         return ""
-    longest = max(inside, key=lambda wait: wait.end - wait.start)
-    return f"From {longest.start:g} to {longest.end:g} {longest}."
+    named = max(inside, key=lambda wait: wait.end - wait.start)
+    if not asked.below:
+        pauses = [wait for wait in inside if wait.rank == len(made.ranks) - 1]
+        if pauses:
+            named = min(pauses, key=lambda wait: wait.start)
+        elif "W" in asked.ops:
+            named = max(inside, key=lambda wait: wait.start)
+    return f"From {named.start:g} to {named.end:g} {named}."

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from support.kit.raised import in_case
+from support.n14.products import with_flops
 
 ROWS = 5
 INPUTS = 4
@@ -40,6 +40,7 @@ def fault_of_split(answer: Any) -> str:
             or trial.fault_one_by_one()
             or trial.fault_of_shared_list()
             or trial.fault_while_the_output_lives()
+            or trial.fault_while_another_waits()
             or trial.fault_at_the_end()
         )
     finally:
@@ -48,9 +49,8 @@ def fault_of_split(answer: Any) -> str:
 
 def _products(work: Callable[[], Any]) -> tuple[Any, float]:
     """Return what `work` returns, and how many matrix products it has cost."""
-    with FlopCounterMode(display=False) as counter:
-        result = work()
-    return result, counter.get_total_flops() / PRODUCT
+    result, flops = with_flops(work)
+    return result, flops / PRODUCT
 
 
 def _storages() -> dict[int, torch.UntypedStorage]:
@@ -113,7 +113,8 @@ class _Trial:
         owed = self.later[k]
         if len(owed) != 1:
             return (
-                f"after I there are {len(owed)} functions in `later`, expected 1: the W of this micro-batch."
+                f"after I there are {len(owed)} functions in `later`, expected 1: the W of this micro-batch. "
+                f"Matrix products in I: {cost:g}."
             )
         if not callable(owed[0]):
             return f"`later` holds a {type(owed[0]).__name__}, which cannot be called: append the function itself."
@@ -148,6 +149,11 @@ class _Trial:
                 return "after W `weight.grad` is None."
             if found.requires_grad:
                 return "after W `weight.grad` has a graph of its own, which keeps x alive."
+            if found.is_inference():
+                return (
+                    "after W `weight.grad` is an inference tensor: who changes it in place later, as clipping does, "
+                    "gets a RuntimeError. torch.no_grad() is enough."
+                )
             if not torch.allclose(found, total):
                 which = "of the first W" if k == 1 else "of two micro-batches (they add up)"
                 return f"the gradient of the weights {which} is not autograd's."
@@ -165,6 +171,8 @@ class _Trial:
             with in_case("in the order F0 I0 W0 F1 I1 W1"):
                 before = self.weight.grad
                 y = self.answer.apply(x, self.weight, waiting)
+                if self.weight.grad is not before:
+                    return "after F `weight.grad` has changed: only W adds to it."
                 torch.autograd.backward(y, gradient)
                 if self.weight.grad is not before:
                     return "after I `weight.grad` has changed: return None for weight, W adds to it."
@@ -212,6 +220,24 @@ class _Trial:
             if kept() is not None:
                 return "x is still alive when I and W are done, and y is gone: something of yours still holds it."
             return "while somebody has y, x is still alive when I and W are done: y's node keeps it."
+        return ""
+
+    def fault_while_another_waits(self) -> str:
+        """Two micro-batches in one list: the first function that is done and forgotten lets its x go."""
+        waiting: list[Any] = []
+        inputs = []
+        for leaf, gradient in zip(self.xs, self.gradients, strict=True):
+            x = leaf.detach().mul(2).requires_grad_()
+            inputs.append(weakref.ref(x))
+            y = self.answer.apply(x, self.weight, waiting)
+            torch.autograd.grad(y, x, gradient)
+            del x, y
+        waiting.pop(0)()
+        if all(x() is not None for x in inputs):
+            return (
+                "x of a micro-batch whose W is done is still alive while another W waits in the same list: "
+                "a function holds more than its own x and gradient."
+            )
         return ""
 
     def fault_at_the_end(self) -> str:

@@ -2,6 +2,7 @@
 
 from functools import partial
 from math import ceil
+from typing import ClassVar
 
 import torch
 
@@ -142,6 +143,14 @@ def one_more_owed_where_m_is_small(m, n):
     return _with_owed(m, n, lambda j: j + (n > 5))
 
 
+def only_up_to_twelve(m, n):
+    return solved.fill_holes(m, n) if m <= 12 else solved.beat_1f1b(m, n)
+
+
+def only_up_to_thirty(m, n):
+    return solved.fill_holes(m, n) if m <= 30 else solved.beat_1f1b(m, n)
+
+
 def first_two_swapped(m, n):
     orders = [list(order) for order in solved.fill_holes(m, n)]
     orders[0][:2] = orders[0][1::-1]
@@ -160,6 +169,8 @@ WRONG_FILLS = [
     whole_on_the_last_rank,
     one_more_owed_where_m_is_small,
     first_two_swapped,
+    only_up_to_twelve,
+    only_up_to_thirty,
 ]
 
 
@@ -186,6 +197,16 @@ def by_the_longer_task(j, n, forward, backward, message):
     return 1 + (n - 1 - j) * (1 + ceil(message / max(forward, backward)))
 
 
+def eager_beyond_four_ranks(j, n, forward, backward, message):
+    """Wrong for five ranks and more."""
+    return solved.forwards_ahead(j, n, forward, backward, message) if n <= 4 else 1 + 2 * (n - 1 - j)
+
+
+def six_rounds_at_most(j, n, forward, backward, message):
+    """Wrong where a message takes more than three rounds."""
+    return 1 + (n - 1 - j) * min(6, 1 + ceil(2 * message / (forward + backward)))
+
+
 def by_waiting(j, n, forward, backward, message):
     """Try numbers, from the last rank on, until a long step of the ranks behind is as short as it gets."""
     m = 40
@@ -208,6 +229,13 @@ def one_round(m, n, v):
         both = [[task for task in order if task[0] == op] for op in "FB"]
         orders.append(solved.alternate(*both, (v - 1) * n + n - j))
     return orders
+
+
+def in_turn_up_to_four_ranks(m, n, v):
+    """Wrong for five ranks and more: all forwards first."""
+    if n < 5:
+        return solved.interleaved(m, n, v)
+    return [sorted(order, key=lambda task: task[0], reverse=True) for order in solved.interleaved(m, n, v)]
 
 
 def by_positions(m, n, v):
@@ -250,6 +278,58 @@ class Detached(torch.autograd.Function):
 
         ctx.put(do)
         return gradient.mm(weight), None, None
+
+
+class InPlace(Detached):
+    """W adds its product in place, by one call."""
+
+    @staticmethod
+    def forward(ctx, x, weight, later):
+        return Detached.forward(ctx, x, weight, later)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+
+        @torch.no_grad()
+        def add_to_weight():
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            weight.grad.addmm_(gradient.T, x)
+
+        ctx.put(add_to_weight)
+        return gradient @ weight, None, None
+
+
+class IntoItsOwnList(solved.SplitLinear):
+    """Wrong: backward puts its function into whatever list came last."""
+
+    lists: ClassVar = []
+
+    @staticmethod
+    def forward(ctx, x, weight, later):
+        IntoItsOwnList.lists.append(later)
+        return solved.SplitLinear.forward(ctx, x, weight, later)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.later = IntoItsOwnList.lists[-1]
+        return solved.SplitLinear.backward(ctx, gradient)
+
+
+class KeepsTheOthers(solved.SplitLinear):
+    """Wrong: a function holds those that were in the list before it, and all that they hold."""
+
+    @staticmethod
+    def forward(ctx, x, weight, later):
+        return solved.SplitLinear.forward(ctx, x, weight, later)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        before = list(ctx.later)
+        found = solved.SplitLinear.backward(ctx, gradient)
+        ctx.later.append(partial(lambda work, unused: work(), ctx.later.pop(), before))
+        return found
 
 
 class ZerosForWeight(solved.SplitLinear):

@@ -39,6 +39,7 @@ SIZES = list(itertools.product((1, 2, 5, 8, 20), range(1, 6)))
         ("check_interleaved", answers.one_round),
         ("check_interleaved", answers.by_positions),
         ("check_split", answers.Detached),
+        ("check_split", answers.InPlace),
         pytest.param("check_search", answers.two_stages, marks=pytest.mark.prove),
         ("check_search", answers.known_by_heart),
     ],
@@ -83,7 +84,12 @@ def _swapped(m, n):
         ("check_forwards_ahead", answers.one_more_than_floor, "need no further one: round up, don't add one"),
         ("check_forwards_ahead", answers.mean_of_tasks, "not each against one task"),
         ("check_forwards_ahead", answers.by_the_longer_task, "not the longer of the two"),
+        ("check_forwards_ahead", answers.eager_beyond_four_ranks, "with so few it waits"),
+        ("check_forwards_ahead", answers.six_rounds_at_most, "with so few it waits"),
+        ("check_interleaved", answers.in_turn_up_to_four_ranks, "n = 5"),
         ("check_split", answers.ZerosForWeight, "after I `weight.grad` has changed"),
+        ("check_split", answers.IntoItsOwnList, "after I there are 0 functions in `later`"),
+        ("check_split", answers.KeepsTheOthers, "x of a micro-batch whose W is done is still alive"),
         ("check_forwards_ahead", lambda **case: "7", "expected 4, got 7"),
     ],
 )
@@ -259,6 +265,53 @@ def test_a_function_that_empties_the_list_takes_the_other_layers_with_it():
 def test_a_sum_over_rows_that_is_no_matrix_product_is_not_praised_as_one(sum_of_rows):
     answer = edited(solved.SplitLinear, ("gradient.T @ x", sum_of_rows))
     assert "W costs no matrix product" in n14.check_split(answer).message
+
+
+def test_a_product_that_is_added_in_place_is_counted_as_one_and_two_as_two():
+    twice = edited(
+        solved.SplitLinear, ("part = gradient.T @ x", "part = (gradient.T @ x).addmm_(gradient.T, x, alpha=0)")
+    )
+    assert "W costs 2 matrix products" in n14.check_split(twice).message
+
+
+def test_a_gradient_that_nobody_may_change_in_place_is_refused():
+    answer = edited(solved.SplitLinear, ("torch.no_grad()", "torch.inference_mode()"))
+    assert "is an inference tensor" in n14.check_split(answer).message
+
+
+@pytest.mark.parametrize(
+    ("answer", "false"),
+    [
+        (answers.ZerosForWeight, "F has nothing to do with weight.grad"),
+        (answers.IntoItsOwnList, "That is an ordinary layer"),
+    ],
+)
+def test_nobody_is_told_the_mistake_of_another_who_fails_in_the_same_place(answer, false):
+    assert false not in n14.check_split(answer).message
+
+
+def test_who_is_slow_is_told_of_a_wait_that_the_floor_does_not_have():
+    """Every order that reaches the floor waits for the first gradient: that wait explains nothing."""
+    for slow in (solved.beat_1f1b, edited(solved.fill_holes, ("len(owed) > j", "len(owed) > max(j - 1, 0)"))):
+        message = n14.check_fill(slow).message
+        assert "to do 0I0" not in message
+        assert "waits for" in message
+
+
+def test_whose_last_rank_pauses_is_told_of_that_pause():
+    """At the end the ranks in front wait in each order of exercise 5."""
+
+    def in_one_go(m, n, v):
+        both = [
+            [(op, s * n + j, i) for i in range(m) for s in range(v)[:: 1 if op == "F" else -1]]
+            for op in "FB"
+            for j in range(n)
+        ]
+        return [solved.alternate(both[j], both[n + j], (n - j) * v) for j in range(n)]
+
+    assert "rank 1 waits for" in n14.check_interleaved(in_one_go).message
+    late = edited(solved.fill_holes, ("n - j)", "n)"), ("len(owed) > j", "owed"))
+    assert "rank 2 waits for" in n14.check_fill(late).message
 
 
 @pytest.mark.parametrize("more", ["seen.append(x)", "add_to_weight.me = add_to_weight"])

@@ -1,5 +1,6 @@
 """The figures of notebook 14, torch's orders, torch's halves and what its receives hold up."""
 
+import json
 import re
 
 import pytest
@@ -9,20 +10,24 @@ from lib import schedules as makers
 from lib.schedules import one_f_one_b, simulate, zbv
 from lib.show.style import alt_text
 from support.n14 import figures as n14
-from support.n14 import runs, solved
+from support.n14 import runs, solved, warm_up
 from support.n14.checks import in_a_row
 from tests.lib.refusal import refuses
+from tools.project import ROOT
+
+NOTEBOOK = json.loads((ROOT / "notebooks" / "14_schedules.ipynb").read_text(encoding="utf-8"))
 
 
 def test_free_messages_want_many_stages_dear_ones_few_and_the_given_warm_up_has_its_cost():
     def best(communicate):
         words = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 8, 4, communicate))
-        return re.search(r"v = (\d+(?:, split)?) is fastest", words)[1]
+        return re.search(r"v = (\d+(?:, \w+)?) is fastest", words)[1]
 
     prices = (0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5)
-    assert [best(each) for each in prices] == ["8", *["1, split"] * 5, "1"]
+    assert [best(each) for each in prices] == ["8", *["1, split"] * 4, *["1, both"] * 2]
     ticks = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 8, 4, 0.2))
-    assert "v = 1, split: 29.4 ticks, holds 4.0; v = 1: 34.2 ticks, holds 7.0; v = 2: 31.3 ticks, holds 5.5" in ticks
+    bars = "v = 1, split: 29.4 ticks, holds 4.0; v = 1: 34.2 ticks, holds 7.0; v = 1, both: 31.2 ticks, holds 7.0"
+    assert f"{bars}; v = 2: 31.3 ticks, holds 5.5" in ticks
     assert "split" not in alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 4, 8, 0.2))
     words = alt_text(n14.draw_messages(solved.forwards_ahead, 8, 4, 0.5))
     assert words.startswith("A message of 0.5: GPipe 36 ticks, 1F1B 41 ticks, your warm-up 36 ticks, holding 7")
@@ -92,11 +97,65 @@ def test_what_a_task_costs_besides_turns_the_ranking_and_so_do_messages():
 
     assert fastest() in ("ZB-V", "interleaved zero bubble"), "they are equally fast"
     assert fastest(communicate=0.1) == fastest(communicate=0.25) == "ZB-V"
-    assert fastest(communicate=0.1, fixed=0.1) == "zero bubble (ZB-H1)"
+    assert fastest(communicate=0.1, fixed=0.1) == "DualPipeV"
+    assert fastest(communicate=0.1, fixed=0.2) == "zero bubble (ZB-H1)"
     assert fastest(communicate=0.5) == "looped BFS"
     words = alt_text(n14.draw_trade(8, 4, 0.1, 0.5, 0.1))
-    assert words.startswith("Fastest: zero bubble (ZB-H1)")
+    assert words.startswith("Fastest: DualPipeV, 30.6 ticks, holding 4.5; none holds less than 4")
+    assert "In both unbeaten: DualPipeV, zero bubble (ZB-H1)." in words
     assert "each task 0.1 besides" in words
+
+
+def test_the_choice_of_section_7_is_the_notebooks_and_so_is_what_turns_it():
+    def ticks(micro_batches=8, **costs):
+        points = n14.time_and_memory(n14.all_schedules(micro_batches, 4), **{"communicate": 0.1, "fixed": 0.1, **costs})
+        return {name: points[name][0] for name in points if points[name][1] <= 5}
+
+    def first(**moved):
+        found = ticks(**moved)
+        return min(found, key=found.get)
+
+    assert first() == "DualPipeV"
+    assert (ticks()["DualPipeV"], ticks()["zero bubble (ZB-H1)"]) == (30.6, 30.9)
+    for moved in ({"fixed": 0.2}, {"communicate": 0.25}, {"micro_batches": 16}):
+        assert first(**moved) == "zero bubble (ZB-H1)", moved
+    free = ticks(fixed=0)
+    assert free["ZB-V"] == free["DualPipeV"] == min(free.values())
+
+
+@pytest.mark.parametrize("message", [0, 0.1, 0.25, 0.5, 0.8, 1, 1.5, 2])
+def test_split_backwards_come_on_top_of_the_warm_up_and_overtake_the_short_one_at_half_a_tick(message):
+    long = warm_up.warmed_up(8, 4, message)
+    both = warm_up.halved(long)
+    made = (long, both, solved.table("", solved.fill_holes(8, 4)))
+    whole, split, short = (simulate(each, communicate=message).makespan for each in made)
+    assert split == pytest.approx(whole - 3)
+    assert makers.live_activations(both) == makers.live_activations(long)
+    assert (short - split > 1e-9) == (message > 0.5)
+
+
+def test_recompute_counts_the_input_of_the_micro_batch_at_work_once():
+    """At b = 1 it saves nothing, and costs nothing."""
+    names = {"simulate": simulate, "live_activations": makers.live_activations}
+    names |= {"gpipe": makers.gpipe, "one_f_one_b": one_f_one_b}
+    shown = [cell for cell in NOTEBOOK["cells"] if "def per_micro_batch" in "".join(cell["source"])]
+    exec("".join(shown[0]["source"]), names)
+    for b, held in ((1, "holds     8"), (1 / 8, "holds 1.875")):
+        names["b"] = b
+        assert names["per_micro_batch"](one_f_one_b, 8, True).endswith(held)
+
+
+def test_a_task_costs_once_besides_whatever_it_is_also_a_whole_backward_among_halves():
+    """DualPipeV has whole backwards and split ones."""
+    alone = makers.Schedule("alone", [[makers.Action(*task) for task in (("F", 0, 0), ("B", 0, 0))]])
+    halves = [("F", 0, i) for i in range(2)] + [("B", 0, 0), ("I", 0, 1), ("W", 0, 1)]
+    mixed = makers.Schedule("mixed", [[makers.Action(*task) for task in halves]])
+    found = n14.time_and_memory({"alone": alone, "mixed": mixed}, weight=0.3, fixed=0.25)
+    assert found == {"alone": (3 + 2 * 0.25, 1), "mixed": (6 + 5 * 0.25, 2)}
+    every = n14.all_schedules(8, 4)
+    for name, (ticks, _) in n14.time_and_memory(every).items():
+        made = every[name]
+        assert ticks == pytest.approx(simulate(made, 4 / made.stages, 8 / made.stages).makespan)
 
 
 def test_torchs_halves_are_two_parts_of_a_backward():

@@ -40,7 +40,7 @@ def test_the_winner_changes_with_the_messages(recorded):
 
     free, late = map(ends, on_device.MESSAGES)
     assert min(free, key=free.get) == "ZB-H1"
-    assert late["warmed up"] < late["ZB-H1"] < late["interleaved"] < late["1F1B"]
+    assert late["both"] < late["warmed up"] < late["ZB-H1"] < late["interleaved"] < late["1F1B"]
     assert free["interleaved"] < free["1F1B"]
 
 

@@ -423,7 +423,8 @@ def test_the_gpu_in_a_devices_place_is_told_what_to_write():
 def test_memory_of_a_stream_that_only_waited_comes_back_when_what_it_waited_for_is_known_to_be_done():
     """As with CUDA: dropped memory goes back when an event behind all that its users wait for is reached."""
     gpu = PretendGPU()
-    work, wait = gpu.new_stream("work"), gpu.new_stream("wait")
+    work = gpu.new_stream("work")
+    wait = gpu.new_stream("wait")
     host = gpu.host(torch.ones(4))
     x = host.to("cuda", non_blocking=True)
     work.wait_stream(gpu.current_stream())

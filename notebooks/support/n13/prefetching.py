@@ -16,6 +16,7 @@ from lib.streams.pretend import PretendGPU
 from lib.streams.pretend_memory import Block, Pools
 from lib.streams.pretend_tensor import PretendTensor
 from lib.streams.races import HOST, Clocks, Operation, find_races, happens_before, learn
+from lib.text import plural
 from support.kit.raised import in_case
 
 Prefetch: TypeAlias = Callable[[Iterable[Any], Any], Iterator[Any]]
@@ -175,13 +176,14 @@ MEMORY_ELSEWHERE = {
 def fault_of_prefetch(answer: Prefetch) -> str:
     """Look at the items, then at the order of the operations, at memory, and at users of other habits."""
     for batches in (6, 1, 0, 2):
-        with in_case(f"with {batches} batches"):
+        so_many = plural(batches, "batch", "batches")
+        with in_case(f"with {so_many}"):
             found = issued(answer, batches)
         problem = (
             found.problem or _items(found.seen, batches) or _order(found.operations, batches) or found.greed
         )
         if problem:
-            return f"with {batches} batches {problem}"
+            return f"with {so_many} {problem}"
     return (
         _fault_of_a_loader_that_raises(answer)
         or _fault_of_memory(answer, MEMORY)

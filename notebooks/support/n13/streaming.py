@@ -115,11 +115,11 @@ def _ordered(operations: Sequence[Operation]) -> list[tuple[str, str]]:
 def fault_of_streamed(answer: Streamed) -> str:
     """Look at the results, then at races, memory, and at order that is not needed."""
     for chunks, numbers in ((5, 4), (2, 3), (1, 5), (8, 2)):
-        with in_case(f"with {chunks} chunks"):
+        with in_case(f"with {plural(chunks, 'chunk')}"):
             operations, values = run_streamed(answer, chunks, numbers)
         problem = _Seen(operations, values, chunks).fault()
         if problem:
-            return f"with {chunks} chunks: {problem}"
+            return f"with {plural(chunks, 'chunk')}: {problem}"
     return ""
 
 

@@ -373,16 +373,23 @@ def _stands_still(operations: Sequence[Operation]) -> str:
     clocks = Clocks()
     launched = 0
     last = max((k for k, op in enumerate(operations) if op.kind == "launch"), default=0)
-    copying = {op.lane for op in _copies(operations)}
+    steps = 0
+    copies = {number: i for i, number in enumerate(_copy_of_each(operations).values())}
+    known = dict[
+        int, tuple[str, int]
+    ]()  # the lane of the copy of each batch, and which of its launches it is
     for number, op in enumerate(operations):
         before = dict(clocks.lanes[HOST])
         after = clocks.issue(op)
         launched += op.kind == "launch" and op.lane == "compute"
+        steps += op.kind == "launch" and op.label.startswith(STEP)
+        if number in copies:
+            known[copies[number]] = (op.lane, after[op.lane])
         if op.kind != "synchronize" or number >= last or after == before:
             continue
         done = after.get("compute", 0)
         # Does it wait for a copy whose step is still to come?
-        early = sum(after.get(lane, 0) for lane in copying) > launched
+        early = any(i >= steps and after.get(lane, 0) >= time for i, (lane, time) in known.items())
         if early or before.get("compute", 0) < done == launched:
             what = "until all is computed" if not early and done == launched else f"until {op.label} is done"
             return (

@@ -397,6 +397,10 @@ def with_a_stream(gpu, side):
             "batch 0 is copied from memory that is not pinned",
             edited(bounded, (COPIES, COPIES.replace("x.", "x.clone()."))),
         ),
+        (
+            "it is cat that takes some of them",
+            edited(bounded, (COPIES, f"torch.cat([part.{COPIES[2:]} for part in x.chunk(2)])")),
+        ),
         ("The loader raised behind batch 1, and your loop ended as an epoch ends", swallowing),
         (
             "your code raised RuntimeError",

@@ -375,9 +375,8 @@ def _stands_still(operations: Sequence[Operation]) -> str:
     last = max((k for k, op in enumerate(operations) if op.kind == "launch"), default=0)
     steps = 0
     copies = {number: i for i, number in enumerate(_copy_of_each(operations).values())}
-    known = dict[
-        int, tuple[str, int]
-    ]()  # the lane of the copy of each batch, and which of its launches it is
+    # the lane of the copy of each batch, and which of its launches it is
+    known = dict[int, tuple[str, int]]()
     for number, op in enumerate(operations):
         before = dict(clocks.lanes[HOST])
         after = clocks.issue(op)

@@ -100,7 +100,9 @@ class PretendGPU:
 
     @contextmanager
     def use_stream(self, stream: PretendStream) -> Iterator[None]:
-        """Make a stream the current one, and its device."""
+        """Make a stream the current one, and its device. Raises ValueError for that of another PretendGPU."""
+        if stream.gpu is not self:
+            raise ValueError(f"{stream.name} is a stream of another PretendGPU: ask this one for a stream of its own")
         index = stream.device.index
         outside = self.current_stream(index)
         with self.use_device(index):
@@ -297,8 +299,13 @@ class PretendGPU:
     # ---- operators
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator of torch on its tensors, and write down what it does to memory."""
+        """Run an operator of torch on its tensors, and write down what it does to memory.
+
+        Raises RuntimeError for tensors of two PretendGPUs.
+        """
         ours = [x for x in tree_leaves((args, kwargs)) if isinstance(x, PretendTensor)]
+        if any(x.gpu is not self for x in ours):
+            raise RuntimeError(f"{operator_name(func)} would use memory of another PretendGPU, too")
         self._backward.note(ours)
         self._backward.look(ours)
         if torch.is_inference_mode_enabled():  # there torch does not take an operator apart that is made of others

@@ -100,8 +100,8 @@ class PretendTensor(Tensor):
         return self.block.pinned
 
     def pin_memory(self, device: object = None) -> PretendTensor:
-        """Return a pinned copy."""
-        return self.gpu.pin(self)
+        """Return a pinned copy; what is pinned is returned as it is, as torch does."""
+        return self if self.block.pinned else self.gpu.pin(self)
 
     def record_stream(self, stream: Any) -> None:
         """Tell the allocator that this stream uses the tensor."""

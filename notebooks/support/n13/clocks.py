@@ -61,6 +61,10 @@ RULES = {
     "the host waits for the older of two events last": "a+ a! a+ a! h?1 h?0 c*0 c*1",
     "an event that is recorded again": "a+ a! a+ a!0 c?0 c*0 c*1",
     "of an event that is recorded again the older past is gone": "a+ a! b+ b!0 c?0 c*0 c*1",
+    "a wait is launched before its event is recorded at all": "c?9 a+ a!9 c*0",
+    "the host waits for an event that was never recorded": "a+ h?9 c*0",
+    "two events behind one copy": "a+ b+ a! b! a?1 a! c?0 c*1",
+    "of an event that is recorded again the older past is gone, even if it knew more": "a+ a+ a! b+ b!0 c?0 c*0",
     "a wait is launched before its event is recorded again": "a+ a! c?0 a+ a!0 c*0 c*1",
     "a stream that knows more of another than the host": "a+ a! a+ a! b?1 h?0 b*0 b*1",
     "the host learns when the lane is there already": "b+ a+ a! h?0 b*1",
@@ -163,14 +167,21 @@ def programs() -> dict[str, list[Operation]]:
 
 
 def miscounted(operations: Sequence[Operation], known: Sequence[VectorClock]) -> str:
-    """Say which launch does not count itself as the next of its lane; "" if all do."""
+    """Say which launch does not count itself as the next of its lane, else which other answer lacks the launches."""
     count = Counter[str]()
+    others = ""
     for op, clock in zip(operations, known, strict=True):
         count[op.lane] += op.kind == "launch"
         own = clock.get(op.lane, 0)
-        if op.kind == "launch" and own != count[op.lane]:
+        if own == count[op.lane]:
+            continue
+        if op.kind == "launch":
             return f"{op.label} is launch {count[op.lane]} of {op.lane}, and its own clock has {own} there"
-    return ""
+        launched = f"{count[op.lane]} launched in {op.lane} before the {op.kind}"
+        others = (
+            others or f"{launched} of {op.label}, and the clock that step returns for that has {own} there"
+        )
+    return others
 
 
 def fault_of_vector_clocks(got: object, expected: object, _case: Mapping[str, Any]) -> str:

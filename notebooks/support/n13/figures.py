@@ -15,7 +15,7 @@ from lib.show.charts import log2_axis
 from lib.show.explore import steps, whole
 from lib.show.lanes import bar, lane_rows
 from lib.show.sheet import arrow, write
-from lib.show.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, RED, SKY, TRACK
+from lib.show.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, RED, TRACK
 from lib.streams.races import HOST, Operation, Race, find_races, waits
 from lib.text import plural
 from lib.timeline import Span, Trace, overlap_share
@@ -24,7 +24,7 @@ from support.overlap import LANES, predict_chunks
 
 # ---- Stream operations: a row per stream, an arrow per wait, red where nothing orders two accesses.
 
-COLORS = {"copy": ORANGE, "copy in": ORANGE, "side": ORANGE, "compute": BLUE, "copy out": SKY, HOST: GREY}
+COLORS = {"copy": ORANGE, "copy in": ORANGE, "side": ORANGE, "compute": BLUE, "copy out": ORANGE, HOST: GREY}
 
 
 def seconds_of(op: Operation) -> float:
@@ -146,7 +146,7 @@ def told(spans: dict[int, Span]) -> str:
 # ---- A tensor in chunks over three streams: the timeline of the model, and the time by the number of chunks.
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-LANE_COLORS = dict(zip(LANES, (ORANGE, BLUE, SKY), strict=True))
+LANE_COLORS = dict(zip(LANES, (ORANGE, BLUE, ORANGE), strict=True))
 CHUNK_CONTROLS = {
     "chunks": steps(COUNTS, 4, "chunks"),
     "copy": steps((25, 50, 75, 100, 150, 200), 75, "copy in, and out, ticks"),

@@ -23,7 +23,7 @@ from support.kit.raised import in_case
 from support.kit.verdict import Verdict
 from support.n13 import exhibits
 from support.n13.device_judge import judged_on_a_device_too, wrong_sums
-from support.n13.prefetching import NEXT_OWNER
+from support.n13.prefetching import NEXT_OWNER, STAGED
 
 # ---- the repairs
 
@@ -47,6 +47,10 @@ REPAIRED: dict[str, Any] = {
 
 # ---- the judge
 
+UNKNOWN = dict.fromkeys(
+    ("CUDA", "NVIDIA"), "A PretendGPU knows the tensors that `gpu.host` has given, and what is made of them."
+)
+"""What is said where a program gives it another tensor of the host: torch looks for a real GPU then."""
 BEHIND = (
     " That is behind your last line: then the block is in the pool of its stream, and whoever asks gets it."
 )
@@ -81,6 +85,12 @@ class _Seen:
             for number, op in self._launches()
             if any(not r.block.isupper() for r in op.reads) and any(r.block.isupper() for r in op.writes)
         ]
+
+    @property
+    def pageable(self) -> list[int]:
+        """Which of the copies, from 0, are from memory that is not pinned."""
+        staged = [region.block for op in self.operations if op.label == STAGED for region in op.writes]
+        return [i for i, number in enumerate(self.copies) if self.operations[number].reads[0].block in staged]
 
     @property
     def additions(self) -> list[int]:
@@ -124,7 +134,7 @@ def fault_of_exhibit(name: str, host_waits: bool = False, passed_on: bool = Fals
     """Make what says the fault of a repaired exhibit. host_waits: here it is the host that must wait."""
 
     def fault(answer: Any) -> str:
-        with in_case("on a PretendGPU"):
+        with in_case("on a PretendGPU", UNKNOWN):
             seen = run_exhibit(answer, passed_on)
         if seen.value is None:
             return "it returned None: the sum is still to be returned."
@@ -135,6 +145,11 @@ def fault_of_exhibit(name: str, host_waits: bool = False, passed_on: bool = Fals
             return f"three copies and three additions are its work; seen: {len(seen.copies)} and {len(seen.additions)}."
         if lanes & {seen.operations[number].lane for number in seen.additions}:
             return "copies and additions are in one stream now: no race, and nothing can overlap any more."
+        if seen.pageable:
+            return (
+                f"copy {seen.pageable[0]} is from memory that is not pinned: CUDA may stage it and wait, and what "
+                "overlapped before need not."
+            )
         if races := find_races(seen.operations):
             return f"{races[0]}.{BEHIND if races[0].later.label == NEXT_OWNER else ''}"
         if not host_waits and (told := _of_the_host(seen)):

@@ -16,12 +16,14 @@ from lib.streams.pretend import PretendGPU
 from lib.streams.pretend_memory import Block, Pools
 from lib.streams.pretend_tensor import PretendTensor
 from lib.streams.races import HOST, Clocks, Operation, find_races, happens_before, learn
+from lib.text import plural
 from support.kit.raised import in_case
 
 Prefetch: TypeAlias = Callable[[Iterable[Any], Any], Iterator[Any]]
 EPOCH = 12  # batches, for the memory that they take
 BLOCKS = 4  # of memory are enough for any number of batches
 BYTES = 16  # of a batch
+STAGED = "stage"  # what the host does with memory that is not pinned
 STEP = "F"  # begins the label of what the user launches
 NEXT_OWNER = "its next owner"
 
@@ -110,7 +112,8 @@ class User:
                 self.issued.greed = (
                     f"batch {i} is asked for before batch {ahead} is handed over: take one at a time."
                 )
-            yield self.gpu.host(torch.full((4,), float(i)), f"batch {i}")
+            numbers = 4 if batches > 2 else 3  # of one shape within an epoch
+            yield self.gpu.host(torch.full((numbers,), float(i)), f"batch {i}")
 
     def _step(self, batch: Any) -> bool:
         seen = self.issued.seen
@@ -173,18 +176,40 @@ MEMORY_ELSEWHERE = {
 def fault_of_prefetch(answer: Prefetch) -> str:
     """Look at the items, then at the order of the operations, at memory, and at users of other habits."""
     for batches in (6, 1, 0, 2):
-        with in_case(f"with {batches} batches"):
+        so_many = plural(batches, "batch", "batches")
+        with in_case(f"with {so_many}"):
             found = issued(answer, batches)
         problem = (
             found.problem or _items(found.seen, batches) or _order(found.operations, batches) or found.greed
         )
         if problem:
-            return f"with {batches} batches {problem}"
+            return f"with {so_many} {problem}"
     return (
-        _fault_of_memory(answer, MEMORY)
+        _fault_of_a_loader_that_raises(answer)
+        or _fault_of_memory(answer, MEMORY)
         or _fault_of_races(answer)
         or _fault_of_memory(answer, MEMORY_ELSEWHERE)
     )
+
+
+class _LoaderError(Exception):
+    """What a loader raises here."""
+
+
+def _fault_of_a_loader_that_raises(answer: Prefetch) -> str:
+    user = User()
+
+    def loader() -> Iterator[Any]:
+        for i in range(2):
+            yield user.gpu.host(torch.full((4,), float(i)), f"batch {i}")
+        raise _LoaderError
+
+    try:
+        for _batch in answer(loader(), user.gpu):
+            pass
+    except _LoaderError:
+        return ""
+    return "The loader raised behind batch 1, and your loop ended as an epoch ends: let its exception pass."
 
 
 def _fault_of_races(answer: Prefetch) -> str:
@@ -205,8 +230,23 @@ def _fault_of_memory(answer: Prefetch, users: Mapping[tuple[str, ...], tuple[str
     return ""
 
 
+def _is_copy(op: Operation) -> bool:
+    """Say whether this is a launch of a stream that reads memory of the host."""
+    return op.kind == "launch" and op.lane != HOST and not all(r.block.isupper() for r in op.reads)
+
+
 def _copies(operations: Sequence[Operation]) -> list[Operation]:
-    return [op for op in operations if op.kind == "launch" and any("batch" in r.block for r in op.reads)]
+    return [op for op in operations if _is_copy(op)]
+
+
+def _copy_of_each(operations: Sequence[Operation]) -> dict[str, int]:
+    """Return the number of the copy of each batch; what the host has made of a batch is known by its turn."""
+    copies = dict[str, int]()
+    for number, op in enumerate(operations):
+        if _is_copy(op):
+            names = [r.block for r in op.reads if "batch" in r.block] or [f"batch {len(copies)}"]
+            copies[names[0]] = number
+    return copies
 
 
 def _by_the_prefetcher(operations: Sequence[Operation]) -> list[Operation]:
@@ -293,7 +333,7 @@ def _items(seen: list[float], batches: int) -> str:
 
 def _order(operations: list[Operation], batches: int) -> str:
     launches = [(number, op) for number, op in enumerate(operations) if op.kind == "launch"]
-    copies = {r.block: number for number, op in launches for r in op.reads if "batch" in r.block}
+    copies = _copy_of_each(operations)
     kernels = {op.label: number for number, op in launches if op.label.startswith("F")}
     lanes = {operations[number].lane for number in copies.values()}
     if "compute" in lanes:
@@ -303,6 +343,8 @@ def _order(operations: list[Operation], batches: int) -> str:
             return f"{name} ran in {lane}: you yield inside `use_stream`, so the caller's kernels go there."
     if problem := _stands_still(operations):
         return problem
+    if any(op.label == STAGED for op in operations if op.kind == "launch"):
+        return "batch 0 is copied from memory that is not pinned: CUDA may stage it, and wait. Copy what you are given."
     for race in find_races(operations):
         if race.earlier.label.startswith("copy"):
             return f"{race}. Before you hand a batch over, its user's stream must wait for the copy."
@@ -331,16 +373,22 @@ def _stands_still(operations: Sequence[Operation]) -> str:
     clocks = Clocks()
     launched = 0
     last = max((k for k, op in enumerate(operations) if op.kind == "launch"), default=0)
-    copying = {op.lane for op in _copies(operations)}
+    steps = 0
+    copies = {number: i for i, number in enumerate(_copy_of_each(operations).values())}
+    # the lane of the copy of each batch, and which of its launches it is
+    known = dict[int, tuple[str, int]]()
     for number, op in enumerate(operations):
         before = dict(clocks.lanes[HOST])
         after = clocks.issue(op)
         launched += op.kind == "launch" and op.lane == "compute"
+        steps += op.kind == "launch" and op.label.startswith(STEP)
+        if number in copies:
+            known[copies[number]] = (op.lane, after[op.lane])
         if op.kind != "synchronize" or number >= last or after == before:
             continue
         done = after.get("compute", 0)
         # Does it wait for a copy whose step is still to come?
-        early = sum(after.get(lane, 0) for lane in copying) > launched
+        early = any(i >= steps and after.get(lane, 0) >= time for i, (lane, time) in known.items())
         if early or before.get("compute", 0) < done == launched:
             what = "until all is computed" if not early and done == launched else f"until {op.label} is done"
             return (

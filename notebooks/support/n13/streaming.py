@@ -11,6 +11,7 @@ import torch
 from lib.streams.pretend import PretendGPU
 from lib.streams.pretend_stream import EVERYTHING
 from lib.streams.races import HOST, Operation, Race, find_races
+from lib.text import plural
 from support.kit.raised import in_case
 from support.n13.runs import ordered
 
@@ -70,12 +71,14 @@ def stream_chunks(
         copy_out.synchronize()
 
 
-def run_streamed(streamed: Streamed, chunks: int = 5) -> tuple[list[Operation], list[float]]:
+def run_streamed(
+    streamed: Streamed, chunks: int = 5, numbers: int = 4
+) -> tuple[list[Operation], list[float]]:
     """Run the loop on a PretendGPU, then read the results on the host; the operations are C0, F0, D0, R0, …"""
     gpu = PretendGPU()
     count = iter(range(10**6))
-    sources = [gpu.host(torch.full((4,), float(i)), f"chunk {i}") for i in range(chunks)]
-    results = [gpu.host(torch.zeros(4), f"result {i}") for i in range(chunks)]
+    sources = [gpu.host(torch.full((numbers,), float(i)), f"chunk {i}") for i in range(chunks)]
+    results = [gpu.host(torch.zeros(numbers), f"result {i}") for i in range(chunks)]
     with gpu.span(gpu.current_stream(), "", "before"):  # by another function: its block is free again
         gpu.empty_like(sources[0]).fill_(0.0)
 
@@ -84,7 +87,7 @@ def run_streamed(streamed: Streamed, chunks: int = 5) -> tuple[list[Operation], 
             return x + 1
 
     streamed(gpu, stage, sources, results)
-    values = [float(y.sum()) / 4 for y in results]
+    values = [float(y.sum()) / numbers for y in results]
     return [_renamed(op) for op in gpu.operations if op.kind != "free"], values
 
 
@@ -111,12 +114,12 @@ def _ordered(operations: Sequence[Operation]) -> list[tuple[str, str]]:
 
 def fault_of_streamed(answer: Streamed) -> str:
     """Look at the results, then at races, memory, and at order that is not needed."""
-    for chunks in (5, 2, 1, 8):
-        with in_case(f"with {chunks} chunks"):
-            operations, values = run_streamed(answer, chunks)
+    for chunks, numbers in ((5, 4), (2, 3), (1, 5), (8, 2)):
+        with in_case(f"with {plural(chunks, 'chunk')}"):
+            operations, values = run_streamed(answer, chunks, numbers)
         problem = _Seen(operations, values, chunks).fault()
         if problem:
-            return f"with {chunks} chunks: {problem}"
+            return f"with {plural(chunks, 'chunk')}: {problem}"
     return ""
 
 
@@ -152,7 +155,10 @@ class _Seen:
         return ""
 
     def of_chunks(self) -> str:
-        """Each chunk is copied and computed on the device, and computed in the stream of the caller."""
+        """Each chunk is copied and computed on the device, once, and computed in the stream of the caller."""
+        called = sum(label[0] == "F" and label[1:].isdigit() for label in self.named)
+        if called > self.chunks:
+            return f"stage was called {called} times for {plural(self.chunks, 'chunk')}."
         for i in range(self.chunks):
             missing = [name for name in (f"C{i}", f"F{i}", f"D{i}") if name not in self.named]
             if missing:
@@ -223,6 +229,9 @@ class _Seen:
             for a, b in order
             if (a, b) not in needed and a[0] in "CFD" and b[0] in "CFD"
         ]
+        # What waits first has been told to; others may only have come behind it.
+        launched = list(self.named)
+        extra.sort(key=lambda pair: launched.index(pair[1].label))
         for earlier, later in extra:
             if _read(earlier) & _written(later):  # so with these blocks the wait is needed
                 why = f"because it writes the block that {earlier.label} reads"

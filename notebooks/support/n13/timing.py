@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FunctionType, SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -21,6 +22,7 @@ class ModelGPU:
         self.host = 0.0
         self.default = ModelStream(self)
         self.current = ModelStream(self) if side else self.default
+        self.others = list[ModelStream]()
 
     def launch(self, ms: float) -> None:
         """Put a kernel into the current stream: the host pays for the launch only."""
@@ -29,7 +31,7 @@ class ModelGPU:
 
     def synchronize(self) -> None:
         """Let the host wait until all is done."""
-        self.host = max(self.host, self.default.busy, self.current.busy)
+        self.host = max(self.host, *(stream.busy for stream in (self.default, self.current, *self.others)))
 
 
 class ModelStream:
@@ -44,6 +46,20 @@ class ModelStream:
         event = ModelEvent(self._gpu, False) if event is None else event
         event.record(self)
         return event
+
+    def wait_event(self, event: ModelEvent) -> None:
+        """Let the stream wait: what is launched into it from now on starts behind the event."""
+        self._gpu.host += LAUNCH
+        self.busy = max(self.busy, event.at)
+
+    def wait_stream(self, stream: ModelStream) -> None:
+        """Let this stream wait for what is in the other one now."""
+        self.wait_event(stream.record_event())
+
+    def query(self) -> bool:
+        """Return whether all that is in it is done."""
+        self._gpu.host += LAUNCH
+        return self.busy <= self._gpu.host
 
     def synchronize(self) -> None:
         """Let the host wait until all that is in it is done."""
@@ -64,6 +80,10 @@ class ModelEvent:
         stream = self.gpu.current if stream is None else stream
         self.at = max(self.gpu.host, stream.busy)
 
+    def wait(self, stream: ModelStream | None = None) -> None:
+        """Let a stream wait, the current one if none is given."""
+        (self.gpu.current if stream is None else stream).wait_event(self)
+
     def query(self) -> bool:
         """Return whether it is reached; who asks again and again gets on a little."""
         self.gpu.host += LAUNCH
@@ -74,7 +94,11 @@ class ModelEvent:
         self.gpu.host = max(self.gpu.host, self.at)
 
     def elapsed_time(self, end: ModelEvent) -> float:
-        """Return ms between two events; RuntimeError without enable_timing, or before both are reached."""
+        """Return ms between two events; RuntimeError without enable_timing, or before both are reached.
+
+        Who asks again and again gets on a little here, too.
+        """
+        self.gpu.host += LAUNCH
         if not (self.timed and end.timed):
             raise RuntimeError("both events must be made with enable_timing=True")
         if min(self.at, end.at) < 0 or max(self.at, end.at) > self.gpu.host:
@@ -91,7 +115,22 @@ class ModelCuda:
         def event(enable_timing: bool = False, **_: object) -> ModelEvent:
             return ModelEvent(gpu, enable_timing)
 
+        @contextmanager
+        def use(stream: ModelStream) -> Iterator[None]:
+            outside = gpu.current
+            gpu.current = stream
+            try:
+                yield
+            finally:
+                gpu.current = outside
+
+        def made(*_: object, **__: object) -> ModelStream:
+            gpu.others.append(ModelStream(gpu))
+            return gpu.others[-1]
+
         self.Event = event
+        self.Stream = made
+        self.stream = use
         self.synchronize = lambda device=None: gpu.synchronize()
         self.current_stream = lambda device=None: gpu.current
         self.default_stream = lambda device=None: gpu.default
@@ -134,12 +173,21 @@ def ask_time(timing: DeviceTimer) -> Callable[..., float | None]:
         if waiting:
             gpu.launch(waiting)
 
+        given = gpu.current
+
         def work() -> None:
             calls.append(1)
+            if gpu.current is not given:
+                raise Finding(
+                    "work() launches into the stream that is current when it is called. You have made another one "
+                    "current, and what the caller launches behind does not wait for that."
+                )
             for ms in kernels:
                 gpu.launch(ms)
 
         got = by_this_clock(timing, gpu)(work, ModelCuda(gpu))
+        if got is not None and not calls:
+            raise Finding("work() was never called.")
         if len(calls) > 1:
             raise Finding(
                 f"work() was called {len(calls)} times: what it does to the program's data, it would do again."

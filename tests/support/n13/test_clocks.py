@@ -94,6 +94,40 @@ WRONG_STEPS = {
         ('if op.kind == "launch":', 'if op.kind in ("launch", "record"):'),
         ('    elif op.kind == "record"', '    if op.kind == "record"'),
     ),
+    "who waits for an event that was never recorded learns from its first record": (
+        "A wait is for the mark that is there when it is launched",
+        (
+            WAITS,
+            WAITS
+            + "        if op.event not in events:\n"
+            + "            events.setdefault(('who', op.event), []).append(clock)\n",
+        ),
+        (
+            "        events[op.event] = dict(clock)\n",
+            "        events[op.event] = dict(clock)\n"
+            "        for waiting in events.get(('who', op.event), []):\n            learn(waiting, clock)\n",
+        ),
+    ),
+    "the host cannot wait for an event that was never recorded": (
+        "an event that was never recorded knows nothing",
+        ("events.get(op.event, {})", "events.get(op.event, {}) if op.lane != 'host' else events[op.event]"),
+    ),
+    "events go by their words": (
+        "find_races names copy of batch 1 and neg; by your clocks it is no race",
+        ("events[op.event] = ", "events[op.label] = "),
+        ("events.get(op.event", "events.get(op.label"),
+    ),
+    "an event that is recorded again keeps the larger sum": (
+        "find_races names copy of batch 0 and neg; by your clocks it is no race",
+        (
+            "events[op.event] = dict(clock)",
+            "events[op.event] = max(dict(clock), events.get(op.event, {}), key=lambda known: sum(known.values()))",
+        ),
+    ),
+    "only a launch is answered": (
+        "1 launched in side before the record of C0 (side), and the clock that step returns for that has 0 there",
+        ("    return dict(clock)", '    return dict(clock) if op.kind == "launch" else {}'),
+    ),
     "one number for all lanes": (
         "F0 is launch 1 of compute, and its own clock has 2 there",
         ("clock.get(op.lane, 0) + 1", "max(clock.values(), default=0) + 1"),

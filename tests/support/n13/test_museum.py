@@ -98,6 +98,24 @@ WRONG_REPAIRS = {
         "no race is left, but copy 1 now waits for addition 0",
         ("        del weight\n", "        copies.wait_stream(compute)\n        del weight\n"),
     ),
+    "a copy of the batch, and that one is pageable": (
+        "refilled",
+        "copy 0 is from memory that is not pinned",
+        ("        batch.fill_(i + 1.0)\n", "        batch = batch.clone()\n        batch.fill_(i + 1.0)\n"),
+    ),
+    "a batch of its own each, pageable": (
+        "refilled",
+        "copy 0 is from memory that is not pinned",
+        (
+            "        batch.fill_(i + 1.0)\n",
+            "        batch = gpu.host(torch.full((1000,), i + 1.0), pinned=False)\n",
+        ),
+    ),
+    "a batch that the GPU was never told of": (
+        "refilled",
+        "A PretendGPU knows the tensors that `gpu.host` has given, and what is made of them",
+        ("        batch.fill_(i + 1.0)\n", "        batch = torch.full((1000,), i + 1.0)\n"),
+    ),
     "nothing given": ("refilled", "it returned None", ("    return total.sum()", "    total.sum()")),
     "the host waits for the copy before, in front of this one": (
         "refilled",

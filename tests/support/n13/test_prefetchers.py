@@ -350,3 +350,66 @@ def test_who_takes_a_batch_into_yet_another_stream_says_so_and_lets_the_one_that
         del batch
     assert not find_races(gpu.operations)
     assert blocks_of(gpu.operations) <= 4
+
+
+# ---- what a batch is: pinned, of a shape of its own, and of a loader that may raise
+
+
+COPIES = "x.to(gpu.device, non_blocking=True)"
+
+
+@pytest.mark.parametrize(
+    "looks",
+    ["x.pin_memory().to(gpu.device, non_blocking=True)", "float(x.sum()) >= 0 and " + COPIES],
+)
+def test_the_host_may_look_at_a_batch_and_pin_what_is_pinned(looks):
+    verdict = n13.check_prefetch(edited(bounded, (COPIES, f"({looks})")))
+    assert verdict.status == "right", verdict.message
+
+
+def swallowing(batches, gpu):
+    """Take whatever the loader raises for the end of the epoch."""
+
+    def until_it_raises():
+        try:
+            yield from batches
+        except Exception:
+            return
+
+    return bounded(until_it_raises(), gpu)
+
+
+def in_a_stream_of_an_earlier_call(batches, gpu, kept={}):  # noqa: B006
+    """Make one stream for all calls, whatever GPU they are for."""
+    side = kept.setdefault("side", gpu.new_stream("copy"))
+    return edited(bounded, (MAKES, "    side = gpu.kept\n"))(batches, with_a_stream(gpu, side))
+
+
+def with_a_stream(gpu, side):
+    gpu.kept = side
+    return gpu
+
+
+@pytest.mark.parametrize(
+    "says, wrong",
+    [
+        (
+            "batch 0 is copied from memory that is not pinned",
+            edited(bounded, (COPIES, COPIES.replace("x.", "x.clone()."))),
+        ),
+        (
+            "it is cat that takes some of them",
+            edited(bounded, (COPIES, f"torch.cat([part.{COPIES[2:]} for part in x.chunk(2)])")),
+        ),
+        ("The loader raised behind batch 1, and your loop ended as an epoch ends", swallowing),
+        (
+            "your code raised RuntimeError",
+            partial(edited(in_turn, ("gpu.empty_like(x)", "gpu.empty_like(torch.zeros(4))")), count=2),
+        ),
+        ("copy is a stream of another PretendGPU", in_a_stream_of_an_earlier_call),
+    ],
+)
+def test_a_prefetcher_that_mistakes_its_batches_is_told_so(says, wrong):
+    verdict = n13.check_prefetch(wrong)
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message

@@ -60,3 +60,46 @@ def test_a_loop_with_a_third_output_or_a_stream_that_does_nothing_is_told_so(say
     verdict = n13.check_streamed(edited(in_lists, *edits))
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+
+
+def kept_from_call_to_call(what):
+    """Return a loop that makes something in its first call only, whatever GPU the next one is for."""
+    kept = {}
+    loop = edited(in_lists, (what, f"gpu.kept.setdefault({what!r}, {what})"))
+
+    def with_what_is_kept(gpu, stage, chunks, results):
+        gpu.kept = kept
+        loop(gpu, stage, chunks, results)
+
+    return with_what_is_kept
+
+
+STAGES = "        outputs[k] = stage(buffers[i % 2])\n"
+WAITS = "            into.wait_event(computed[i - 2])\n"
+
+
+@pytest.mark.parametrize(
+    "says, wrong",
+    [
+        (
+            "stage was called 10 times for 5 chunks",
+            edited(in_lists, (STAGES, "        stage(buffers[i % 2])\n" + STAGES)),
+        ),
+        (
+            "stage was called 6 times for 5 chunks",
+            edited(in_lists, ("    computed = []\n", "    stage(buffers[0])\n    computed = []\n")),
+        ),
+        ("C2 waits for F1, and need not", edited(in_lists, (WAITS, WAITS.replace("i - 2", "i - 1")))),
+        ("C2 waits for F1, and need not", edited(in_lists, (WAITS, "            into.wait_stream(compute)\n"))),
+        ("in is a stream of another PretendGPU", kept_from_call_to_call('gpu.new_stream("in")')),
+        ("memory of another PretendGPU", kept_from_call_to_call("[gpu.empty_like(chunks[0]) for _ in range(2)]")),
+        (
+            "your code raised RuntimeError",
+            edited(in_lists, ("gpu.empty_like(chunks[0])", "gpu.empty_like(chunks[0].new_zeros(4))")),
+        ),
+    ],
+)
+def test_a_loop_is_told_of_the_wait_that_it_wrote_and_of_what_it_did(says, wrong):
+    verdict = n13.check_streamed(wrong)
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message

@@ -1,0 +1,29 @@
+"""What a PretendGPU takes for its own: what is pinned stays as it is, and nothing of another PretendGPU gets in."""
+
+import pytest
+import torch
+
+from lib.streams import PretendGPU
+
+
+def test_what_is_pinned_is_pinned_already():
+    gpu = PretendGPU()
+    x = gpu.host(torch.ones(4))
+    assert x.pin_memory() is x
+    assert not gpu.operations
+
+
+def test_streams_and_memory_of_two_gpus_do_not_mix():
+    one = PretendGPU()
+    other = PretendGPU()
+    with (
+        pytest.raises(ValueError, match="copy is a stream of another PretendGPU"),
+        one.use_stream(other.new_stream("copy")),
+    ):
+        pass
+    x = one.empty_like(torch.ones(4))
+    y = other.empty_like(torch.ones(4))
+    with pytest.raises(RuntimeError, match="memory of another PretendGPU"):
+        x + y
+    with pytest.raises(RuntimeError, match="memory of another PretendGPU"):
+        x.copy_(other.host(torch.ones(4)))

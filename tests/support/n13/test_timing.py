@@ -1,0 +1,73 @@
+"""Exercise 2 of notebook 13: a timer that asks on, and timers that wait for the wrong thing or launch elsewhere."""
+
+import pytest
+
+from support.n13 import checks as n13
+
+
+def asks_until_it_is_told(work, cuda):
+    """Wait for nothing: ask for the time until it is there."""
+    start = cuda.Event(enable_timing=True)
+    end = cuda.Event(enable_timing=True)
+    start.record()
+    work()
+    end.record()
+    while True:
+        try:
+            return start.elapsed_time(end)
+        except RuntimeError:
+            continue
+
+
+def test_a_timer_may_ask_until_the_marks_are_reached():
+    verdict = n13.check_device_ms(asks_until_it_is_told)
+    assert verdict.status == "right", verdict.message
+
+
+def waits(work, cuda, wait):
+    """Let something wait, and then ask for the time."""
+    start = cuda.Event(enable_timing=True)
+    end = cuda.Event(enable_timing=True)
+    start.record()
+    work()
+    end.record()
+    wait(end, cuda)
+    return start.elapsed_time(end)
+
+
+def in_a_stream_of_its_own(work, cuda, behind=True):
+    """Make a stream of its own the current one."""
+    side = cuda.Stream()
+    if behind:
+        side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        return n13.check_device_ms.reference(work, cuda)
+
+
+def never(work, cuda):
+    """Put both marks, and no work, into the stream."""
+    return n13.check_device_ms.reference(lambda: None, cuda)
+
+
+@pytest.mark.parametrize(
+    "says, wrong",
+    [
+        ("first let the host wait", lambda work, cuda: waits(work, cuda, lambda end, cuda: end.wait())),
+        (
+            "first let the host wait",
+            lambda work, cuda: waits(work, cuda, lambda end, cuda: cuda.current_stream().wait_event(end)),
+        ),
+        ("work() launches into the stream that is current when it is called", in_a_stream_of_its_own),
+        (
+            "work() launches into the stream that is current when it is called",
+            lambda work, cuda: in_a_stream_of_its_own(work, cuda, behind=False),
+        ),
+        ("work() was never called", never),
+    ],
+)
+def test_a_timer_is_told_what_it_did_in_the_words_of_torch(says, wrong):
+    verdict = n13.check_device_ms(wrong)
+    assert verdict.status == "wrong"
+    assert says in verdict.message, verdict.message
+    assert "Model" not in verdict.message
+    assert "Both marks" not in verdict.message

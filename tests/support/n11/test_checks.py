@@ -294,7 +294,8 @@ BACK = "return None, None, moved(gradient, next_stream, prev_stream)"
         ("return x.detach()", "return (x.detach(),)", "must return x, not tuple"),
         ("return x.detach()", "return x * 1", "launches nothing"),
         ("        return None, None, gradient", "        return None, None, gradient.clone()", ""),
-        ("    x.record_stream(source)\n", "    x.record_stream(target)\n", "may still read it"),
+        # the target's stream waits for the copy, so its mark, too, is passed only behind it
+        ("    x.record_stream(source)\n", "    x.record_stream(target)\n", ""),
         (
             "next_stream.wait_stream(prev_stream)",
             "current_stream(next_stream.device).wait_stream(prev_stream)",

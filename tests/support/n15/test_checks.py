@@ -121,7 +121,92 @@ def test_other_wrong_steps_are_told_what_is_seen(changes, says):
     assert says in verdict.message, verdict
 
 
+def test_who_waits_for_all_messages_before_the_first_forward_is_not_told_of_gradients():
+    receives_first = edited(
+        pipeline_step,
+        (
+            "    for i in range(m):\n",
+            "    inputs = []\n    for i in range(m):\n"
+            "        x = images.chunk(m)[i] if before is None else torch.empty(shape, dtype=torch.float64)\n"
+            "        if before is not None:\n            dist.recv(x, before)\n            x.requires_grad_()\n"
+            "        inputs.append(x)\n    for i in range(m):\n",
+        ),
+        ("        x = images.chunk(m)[i] if before is None else torch.empty(shape, dtype=torch.float64)\n"
+         "        if before is not None:\n            dist.recv(x, before)\n            x.requires_grad_()\n"
+         "        y = part(x)", "        x = inputs[i]\n        y = part(x)"),
+    )
+    sends_last = edited(
+        pipeline_step,
+        ("            dist.send(y.detach(), behind)\n", "            pass\n"),
+        ("    for x, y in kept:\n", "    for _, y in kept if behind is not None else []:\n"
+         "        dist.send(y.detach(), behind)\n    for x, y in kept:\n"),
+    )
+    for answer in (receives_first, sends_last):
+        verdict = n15.check_pipeline_step(answer)
+        assert "takes 13 ticks, and 10 are enough" in verdict.message
+        assert "the next rank begins when all of them have arrived" in verdict.message
+        assert "gradients go back" not in verdict.message
+
+
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("part.eval()", "the module of rank 0 is in eval mode after the step"),
+        ("images is None or images.requires_grad_(True)", "the images ask for a gradient after the step"),
+    ],
+)
+def test_what_a_step_is_given_stays_as_it_was(line, says):
+    answer = edited(pipeline_step, ("    kept, total = [], 0.0", f"    {line}\n    kept, total = [], 0.0"))
+    verdict = n15.check_pipeline_step(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
 # ---- exercise 2
+
+
+@pytest.mark.parametrize("most", [2, 3, 5])
+def test_who_lets_so_many_sends_be_under_way_and_no_more_is_stuck_where_ranks_are_far_apart(most):
+    loop = "    for op, i in actions:\n"
+    window = f"        while len(begun) > {most}:\n            begun.pop(0).wait()\n"
+    verdict = n15.check_follow(edited(follow, (loop, loop + window)))
+    assert verdict.status == "wrong"
+    assert "GPipe before one by one" in verdict.message
+    assert "A rank that waits for its send receives nothing meanwhile." in verdict.message
+
+
+def test_handles_that_are_kept_between_calls_are_told_as_such_and_at_once():
+    def keeps(actions, part, images, targets, m, before, behind, shape, dist, begun=[]):  # noqa: B006
+        for handle in begun:
+            handle.wait()
+        begun.clear()
+        kept, total = {}, 0.0
+        for op, i in actions:
+            if op == "F":
+                x = images.chunk(m)[i] if before is None else torch.empty(shape, dtype=torch.float64)
+                if before is not None:
+                    dist.recv(x, before)
+                y = part(x.requires_grad_(before is not None))
+                if behind is None:
+                    y = F.cross_entropy(y, targets.chunk(m)[i]) / m
+                    total += y.item()
+                else:
+                    begun.append(dist.isend(y.detach(), behind))
+                kept[i] = x, y
+            else:
+                x, y = kept.pop(i)
+                gradient = None if behind is None else torch.empty_like(y)
+                if behind is not None:
+                    dist.recv(gradient, behind)
+                y.backward(gradient)
+                if before is not None:
+                    begun.append(dist.isend(x.grad, before))
+        return total if behind is None else None
+
+    verdict = n15.check_follow(keeps)
+    assert verdict.status == "wrong"
+    assert "KeyError" not in verdict.message
+    assert any(says in verdict.message for says in ("begun by another rank", "never waited for", "begun in another step"))
 
 
 def begins_to_receive(actions, part, images, targets, m, before, behind, shape, dist):
@@ -413,6 +498,22 @@ def test_a_wrong_mean_of_gradients_that_are_not_plain_is_told_where(old, new, sa
     verdict = n15.check_average(edited(average, (old, new)))
     assert verdict.status == "wrong"
     assert says in verdict.message, verdict
+
+
+def test_a_gradient_of_one_number_moves_on_by_one():
+    def cursor(parameters, replicas, group, dist):
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if gradients:
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            dist.all_reduce(flat, group=group)
+            start = 0
+            for gradient in gradients:
+                gradient.copy_(flat[start : start + gradient.numel()].view(gradient.shape) / replicas)
+                start += gradient.numel() if gradient.numel() > 1 else 0
+
+    verdict = n15.check_average(cursor)
+    assert verdict.status == "wrong"
+    assert "gradient 3 of replica 0" in verdict.message
 
 
 def test_one_all_reduce_a_type_is_enough_and_one_a_gradient_too_many():

@@ -70,7 +70,9 @@ def planned_orders(n: int, layers: int, rounds: float, message: float, m: int) -
                 break  # whoever goes further ahead holds more
             quickest = order.seconds
             if m > first:
-                longer = _order_of(maker.name, maker.make(2 * first, n, **parameters), n, layers, rounds, message)
+                longer = _order_of(
+                    maker.name, maker.make(2 * first, n, **parameters), n, layers, rounds, message
+                )
                 each = (longer.seconds - order.seconds) / first
                 order = order._replace(seconds=order.seconds + (m - first) * each)
             found.append(order)
@@ -111,7 +113,11 @@ def _order_of(name: str, table: Schedule, n: int, layers: int, rounds: float, me
                 last[action.stage] = span
         parts = layers // table.stages
         # layers of a stage are equal: the first is used at once, and the gradient of the last one ends with its span
-        complete.append(sorted(_moment(span, k + 1, parts) - trace.makespan for span in last.values() for k in range(parts)))
+        complete.append(
+            sorted(
+                _moment(span, k + 1, parts) - trace.makespan for span in last.values() for k in range(parts)
+            )
+        )
         needed.append(sorted(_moment(span, k, parts) for span in first.values() for k in range(parts)))
     return PlannedOrder(
         name=name,

@@ -206,9 +206,13 @@ class _TinyJob:
         loss = answer(rank, part, images, targets, self.m, before, behind, shape, listening)
         listening.end()
         if not part.training:
-            self.changed.append(f"the module of rank {rank} is in eval mode after the step, and was in training mode.")
+            self.changed.append(
+                f"the module of rank {rank} is in eval mode after the step, and was in training mode."
+            )
         if images is not None and images.requires_grad:
-            self.changed.append("the images ask for a gradient after the step: they are the caller's, and data.")
+            self.changed.append(
+                "the images ask for a gradient after the step: they are the caller's, and data."
+            )
         return loss, [p.grad for p in part.parameters()], noting.log
 
     def fault(self, answer: Any, where: str) -> str:
@@ -311,7 +315,9 @@ class _TinyJob:
         if took <= enough:
             return ""
         there, soonest = ticks_taken(self.logs, "F"), ticks_taken(asked, "F")
-        late = f"the last forward ends after {there}, not {soonest}" if there > soonest else "backwards are late"
+        late = (
+            f"the last forward ends after {there}, not {soonest}" if there > soonest else "backwards are late"
+        )
         return (
             f"right gradients, but where each forward and each backward takes one tick this takes {took} ticks, and "
             f"{enough} are enough: a rank keeps what another one waits for, or waits for what it does not need yet; "

@@ -131,15 +131,21 @@ def test_who_waits_for_all_messages_before_the_first_forward_is_not_told_of_grad
             "        if before is not None:\n            dist.recv(x, before)\n            x.requires_grad_()\n"
             "        inputs.append(x)\n    for i in range(m):\n",
         ),
-        ("        x = images.chunk(m)[i] if before is None else torch.empty(shape, dtype=torch.float64)\n"
-         "        if before is not None:\n            dist.recv(x, before)\n            x.requires_grad_()\n"
-         "        y = part(x)", "        x = inputs[i]\n        y = part(x)"),
+        (
+            "        x = images.chunk(m)[i] if before is None else torch.empty(shape, dtype=torch.float64)\n"
+            "        if before is not None:\n            dist.recv(x, before)\n            x.requires_grad_()\n"
+            "        y = part(x)",
+            "        x = inputs[i]\n        y = part(x)",
+        ),
     )
     sends_last = edited(
         pipeline_step,
         ("            dist.send(y.detach(), behind)\n", "            pass\n"),
-        ("    for x, y in kept:\n", "    for _, y in kept if behind is not None else []:\n"
-         "        dist.send(y.detach(), behind)\n    for x, y in kept:\n"),
+        (
+            "    for x, y in kept:\n",
+            "    for _, y in kept if behind is not None else []:\n"
+            "        dist.send(y.detach(), behind)\n    for x, y in kept:\n",
+        ),
     )
     for answer in (receives_first, sends_last):
         verdict = n15.check_pipeline_step(answer)
@@ -206,7 +212,9 @@ def test_handles_that_are_kept_between_calls_are_told_as_such_and_at_once():
     verdict = n15.check_follow(keeps)
     assert verdict.status == "wrong"
     assert "KeyError" not in verdict.message
-    assert any(says in verdict.message for says in ("begun by another rank", "never waited for", "begun in another step"))
+    assert any(
+        says in verdict.message for says in ("begun by another rank", "never waited for", "begun in another step")
+    )
 
 
 def begins_to_receive(actions, part, images, targets, m, before, behind, shape, dist):

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_step_is_played_again_with_its_own_tasks_and_what_is_left_over_are_wai
     again = logs.replayed(trace, schedule, 0.5)
     assert again.makespan == pytest.approx(trace.makespan)
     assert logs.replayed(trace, schedule, 0.0).makespan < trace.makespan
-    late = Trace([span._replace(start=span.start + 9.0, end=span.end + 9.0) for span in trace if span.label != "0F0"])
+    late = [replace(span, start=span.start + 9.0, end=span.end + 9.0) for span in trace if span.label != "0F0"]
     begun = next(span for span in trace if span.label == "0F0")
     waited = Trace([begun, *late])
     assert logs.replayed(waited, schedule, 0.5).makespan == pytest.approx(waited.makespan - 9.0)

@@ -71,7 +71,7 @@ def measured_costs(traces: Sequence[Trace], schedule: Schedule) -> tuple[Costs, 
     return Costs(forward, backward), max(0.0, median(waits[1:] or waits))
 
 
-def replayed(trace: Trace, schedule: Schedule, message: float) -> Trace:
+def played_again(trace: Trace, schedule: Schedule, message: float) -> Trace:
     """Play the order again with what each task of this trace took itself; `message` as measured_costs returns it.
 
     What is longer in the trace is neither in its tasks nor in the order: ranks waited in between.

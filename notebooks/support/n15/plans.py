@@ -132,6 +132,33 @@ def _fitting(
     ]
 
 
+class Traffic(NamedTuple):
+    """Seconds of what the replicas of a stage send in a step, and of a rank's forward and backward beside it."""
+
+    reduce: float
+    gather: float
+    gather_waits: bool
+    forward: float
+    backward: float
+    layers: int
+    exposed_rule: ExposedRule
+
+    def not_hidden(self, order: PlannedOrder) -> tuple[float, float]:
+        """Return what an order leaves of the reduction and of the gathering."""
+        if order.looped:
+            left = self.forward * order.left_of(self.reduce / self.forward)
+            late = self.forward * order.late_by(self.gather / self.forward)
+        else:
+            left = self.exposed_rule(self.reduce, self.backward, self.layers)
+            late = self.exposed_rule(self.gather, self.forward, self.layers)
+        return left, self.gather if self.gather_waits else late
+
+    def merit(self, order: PlannedOrder) -> tuple[float, float]:
+        """Return the seconds of a step; of equally fast orders the one that holds less comes first."""
+        seconds = order.seconds * self.forward + sum(self.not_hidden(order))
+        return round(seconds, 9), order.held
+
+
 def make_plan(
     ranks: int,
     partitions: int,
@@ -169,28 +196,12 @@ def make_plan(
     forward = 2 * model.parameters / n * larger.tokens / machine.speed
     rounds = 3 if recompute else 2
     message = 2 * larger.tokens * model.hidden / links.chain
-    share = (replicas - 1) / replicas * model.parameters / n
-    reduce = 4 * share / links.ring
-    gather = 2 * share / links.ring
+    sent = (replicas - 1) / replicas * model.parameters / n / links.ring  # seconds, if each were one byte
     buckets = model.layers // n
-
-    def between_replicas(found: PlannedOrder) -> tuple[float, float]:
-        """Return what is left of the reduction and of the gathering."""
-        if found.looped:
-            left = forward * found.left_of(reduce / forward)
-            late = forward * found.late_by(gather / forward)
-        else:
-            left = exposed_rule(reduce, rounds * forward, buckets)
-            late = exposed_rule(gather, forward, buckets)
-        return left, gather if gather_waits else late
-
-    def step_of(found: PlannedOrder) -> tuple[float, float]:
-        """Return the seconds of a step, and of equal ones what holds less."""
-        return round(found.seconds * forward + sum(between_replicas(found)), 9), found.held
-
+    traffic = Traffic(4 * sent, 2 * sent, gather_waits, forward, rounds * forward, buckets, exposed_rule)
     fitting = _fitting(n, model.layers, rounds, round(message / forward, 3), most, m, only_1f1b)
-    found = min(fitting, key=step_of, default=NOTHING_FITS)
-    left, late = between_replicas(found)
+    found = min(fitting, key=traffic.merit, default=NOTHING_FITS)
+    left, late = traffic.not_hidden(found)
     return Plan(
         ranks=ranks,
         partitions=n,

@@ -311,10 +311,12 @@ class _TinyJob:
     def fault_of_ticks(self, table: Sequence[Sequence[ActionPair]]) -> str:
         """Say whether some rank waits for what it does not need yet, or keeps what another one needs."""
         asked = [log_of(row, rank, self.n) for rank, row in enumerate(table)]
-        took, enough = ticks_taken(self.logs), ticks_taken(asked)
+        took = ticks_taken(self.logs)
+        enough = ticks_taken(asked)
         if took <= enough:
             return ""
-        there, soonest = ticks_taken(self.logs, "F"), ticks_taken(asked, "F")
+        there = ticks_taken(self.logs, "F")
+        soonest = ticks_taken(asked, "F")
         late = (
             f"the last forward ends after {there}, not {soonest}" if there > soonest else "backwards are late"
         )

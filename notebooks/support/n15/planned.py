@@ -42,7 +42,10 @@ class PlannedOrder(NamedTuple):
         return max(last)
 
     def late_by(self, gather: float) -> float:
-        """Return how late the pipeline gets by a gathering of so many seconds, if each layer waits for its own."""
+        """Return how late the pipeline gets at most by a gathering of so many seconds, if each layer waits for its own.
+
+        As late as the latest layer: no idle time behind it is counted upon.
+        """
         layers = len(self.needed)
         return max(gather * (k + 1) / layers - moment for k, moment in enumerate(self.needed))
 

@@ -127,6 +127,13 @@ check_pipeline_step = Exercise(
                 "part(x).backward(gradient)",
             ),
             "item() gives a number; a sum of losses is a tensor with the graphs of all.": ("y.item()", "y"),
+            "It is no pipeline on the way there: the next rank begins when all of them have arrived.": (
+                "            dist.send(y.detach(), behind)\n",
+                "            pass\n",
+                "    for x, y in kept:\n",
+                "    for _, y in kept if behind is not None else []:\n        dist.send(y.detach(), behind)\n"
+                "    for x, y in kept:\n",
+            ),
             "That is a pipeline one way only: all gradients go back when the last one is there.": (
                 "    for x, y in kept:\n",
                 "    back = []\n    for x, y in kept:\n",
@@ -148,7 +155,7 @@ check_follow = Exercise(
     "follow",
     reference=follow,
     judge=judged(
-        fault_of_follow, "ten orders are followed, five of them random, and give what one process gives."
+        fault_of_follow, "eleven orders are followed, five of them random, and give what one process gives."
     ),
     mistakes=famous(
         follow,

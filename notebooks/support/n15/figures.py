@@ -81,7 +81,7 @@ def draw_plans(
     best = fastest_plan(fitting) if fitting else None
     figure, (time, held) = new_figure(9, 5.8, rows=2, sharex=True, height_ratios=(1.7, 1))
     told = []
-    highest = 1.0
+    highest = 0.5
     for place, plan in enumerate(plans):
         told.append(_told_of(plan))
         top = _draw_seconds(time, place, plan) if plan.schedule else 0.0
@@ -94,9 +94,7 @@ def draw_plans(
     held.text(-0.46, 1.03 * memory, f"the GPU has {memory:g}", color=RED, fontsize=9.5, va="bottom")
     held.set(ylabel="held by the fullest\nrank (GB)", ylim=(0, 1.25 * memory), xlabel="stages × replicas")
     held.set_xticks(range(len(plans)), [f"{p.partitions} × {p.replicas}" for p in plans])
-    time.set(
-        ylabel="a step, by what it\ncomputes once", ylim=(0, 1.35 * highest), xlim=(-0.5, len(plans) - 0.5)
-    )
+    time.set(ylabel="a step (s)", ylim=(0, 1.55 * highest), xlim=(-0.5, len(plans) - 0.5))
     patches = [Patch(facecolor=c, edgecolor=GREY, hatch=h, label=name) for name, (c, h) in PARTS.items()]
     where: Any = {"ncols": 3, "fontsize": 9.5, "borderaxespad": 0, "loc": "lower right"}
     time.legend(handles=patches, bbox_to_anchor=(1.0, 1.0), **where)
@@ -132,8 +130,8 @@ def _draw_seconds(axes: Axes, place: int, plan: Plan) -> float:
     bottom = 0.0
     for part, (color, hatch) in zip(parts, PARTS.values(), strict=True):
         edge = GREY if hatch else PAPER
-        axes.bar(place, part / once, 0.62, bottom, color=color, edgecolor=edge, hatch=hatch)
-        bottom += part / once
+        axes.bar(place, part, 0.62, bottom, color=color, edgecolor=edge, hatch=hatch)
+        bottom += part
     return bottom
 
 

@@ -74,7 +74,7 @@ _OF_AVERAGE = {
 
 _ONLY_ONCE = "`parameters` is an iterator, which can be read once: read it into a list."
 
-_SHAPES = ((3, 2), (4,), (2, 2), (1,))
+_SHAPES = ((3, 2), (4,), (1,), (2, 2))
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,14 @@ def drawn_order(ranks: int, micro_batches: int, seed: int) -> list[list[ActionPa
         done[rank].append(pair)
 
 
+def far_apart(micro_batches: int) -> list[list[ActionPair]]:
+    """Return an order of two ranks that lets them drift apart: all forwards first, beside each backward at once."""
+    numbers = range(micro_batches)
+    all_forwards = [("F", i) for i in numbers] + [("B", i) for i in numbers]
+    one_by_one = [(op, i) for i in numbers for op in ("F", "B")]
+    return [all_forwards, one_by_one]
+
+
 def shown(pairs: Sequence[ActionPair]) -> str:
     """Write actions as tables do: F0 F1 B0."""
     return " ".join(f"{op}{i}" for op, i in pairs)

@@ -7,20 +7,40 @@ ticks_taken how long logs of all ranks take, by data flow: a message is there wh
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from support.kit.raised import Finding
 from support.n15.orders import ActionPair
 
 Log: TypeAlias = "list[tuple[str, int]]"
 
 
 class Listening:
-    """The `dist` of a rank, which notes when a message is sent, and when the rank waits for one."""
+    """The `dist` of a rank in one step, which notes when a message is sent, and when the rank waits for one.
+
+    A handle is for the step and the rank that got it: whoever waits for another one raises Finding.
+    """
 
     def __init__(self, dist: Any, log: Log) -> None:
         self._dist = dist
         self._log = log
+        self._rank = threading.current_thread()
+        self._over = False
+
+    def end(self) -> None:
+        """Note that the step is over."""
+        self._over = True
+
+    def belongs(self) -> None:
+        """Raise Finding if a handle of this step is waited for after it, or by another rank."""
+        whose = "in another step" if self._over else "by another rank"
+        if self._over or threading.current_thread() is not self._rank:
+            raise Finding(
+                f"A handle is waited for that was begun {whose}: something is kept between calls. A default such as "
+                "`handles=[]` is made once, and is the same list in every call."
+            )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dist, name)
@@ -33,7 +53,7 @@ class Listening:
     def isend(self, tensor: Any, dst: int) -> Any:
         """Note a message, and begin to send it."""
         self._log.append(("send", dst))
-        return self._dist.isend(tensor, dst)
+        return _Going(self._dist.isend(tensor, dst), self)
 
     def recv(self, tensor: Any, src: int) -> None:
         """Note that a message is needed now, and receive it."""
@@ -43,19 +63,33 @@ class Listening:
     def irecv(self, tensor: Any, src: int) -> Any:
         """Begin to receive; its handle notes when the message is needed."""
         handle = self._dist.irecv(tensor, src)
-        return _Coming(handle, src, self._log)
+        return _Coming(handle, self, src, self._log)
+
+
+class _Going:
+    """The handle of a message that goes."""
+
+    def __init__(self, handle: Any, step: Listening) -> None:
+        self._handle = handle
+        self._step = step
+
+    def wait(self) -> Any:
+        self._step.belongs()
+        return self._handle.wait()
 
 
 class _Coming:
     """The handle of a message that comes: it is needed when it is waited for, not when its coming began."""
 
-    def __init__(self, handle: Any, src: int, log: Log) -> None:
+    def __init__(self, handle: Any, step: Listening, src: int, log: Log) -> None:
         self._handle = handle
+        self._step = step
         self._src = src
         self._log = log
         self._noted = False
 
     def wait(self) -> Any:
+        self._step.belongs()
         if not self._noted:
             self._log.append(("recv", self._src))
             self._noted = True
@@ -75,8 +109,8 @@ def log_of(actions: Sequence[ActionPair], rank: int, ranks: int) -> Log:
     return log
 
 
-def ticks_taken(logs: Sequence[Log]) -> int:
-    """Return the ticks until the last rank is done.
+def ticks_taken(logs: Sequence[Log], actions: str = "FB") -> int:
+    """Return the ticks until the last of these actions is done: all, or "F", the forwards.
 
     A send never waits here, and messages of one rank to another come in their order. Raises ValueError where a rank
     waits for a message that nobody sends.
@@ -84,6 +118,7 @@ def ticks_taken(logs: Sequence[Log]) -> int:
     clock = [0] * len(logs)
     place = [0] * len(logs)
     sent: dict[tuple[int, int], list[int]] = {}
+    end = 0
     moved = True
     while moved:
         moved = False
@@ -99,8 +134,9 @@ def ticks_taken(logs: Sequence[Log]) -> int:
                     sent.setdefault((rank, peer), []).append(clock[rank])
                 else:
                     clock[rank] += 1
+                    end = max(end, clock[rank]) if what in actions else end
                 place[rank] += 1
                 moved = True
     if any(done < len(log) for done, log in zip(place, logs, strict=True)):
         raise ValueError(f"ranks wait for messages that nobody sends: {place} of {[*map(len, logs)]}")
-    return max(clock)
+    return end

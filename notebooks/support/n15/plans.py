@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from lib.schedules import Costs, choose, live_activations, one_f_one_b, simulate
+from support.n15.planned import PlannedOrder, planned_orders
 from support.n15.solved import exposed, memory_of_rank
 
 
@@ -109,58 +107,56 @@ class Plan:
         return self.pipeline + self.reduce + self.gather
 
 
-class OrderCost(NamedTuple):
-    """What a schedule comes to: its name, the time of all micro-batches in forwards of a rank, how many it holds."""
-
-    name: str = ""
-    seconds: float = math.inf
-    held: float = 0.0
+NOTHING_FITS = PlannedOrder()
+ALMOST = 1 + 1e-9  # what a rank holds is a sum of fractions
 
 
-@lru_cache(maxsize=1024)
-def _chosen(n: int, layers: int, rounds: float, message: float, most: float, m: int) -> OrderCost:
-    """Return what `choose` takes for m micro-batches; forward of a rank's whole share takes 1, backward `rounds`.
-
-    It is asked for 2n of them at most. Each further one takes what the simulator says between 2n and 4n.
-    """
-    first = min(m, 2 * n)
-    row = [n / layers] * layers
-    try:
-        costs = {first: Costs(row, [rounds * cost for cost in row], row)}
-        found = choose(costs, n, memory=most, communicate=message)
-    except ValueError:
-        return OrderCost()
-    seconds = found.seconds
-    if m > first:
-        longer = found.maker.make(2 * first, n, **found.parameters)
-        forward = n / longer.stages
-        end = simulate(longer, forward, rounds * forward, forward, communicate=message).makespan
-        seconds += (m - first) * (end - found.seconds) / first
-    return OrderCost(found.maker.name, seconds, found.held)
-
-
-@lru_cache(maxsize=1024)
-def _in_turn(n: int, rounds: float, message: float, most: float, m: int) -> OrderCost:
-    """Return 1F1B, if it fits."""
-    table = one_f_one_b(m, n)
-    held = float(max(live_activations(table)))
-    if held > most:
-        return OrderCost()
-    return OrderCost("1F1B", simulate(table, 1.0, rounds, communicate=message).makespan, held)
-
-
-def _order_of(
+def _fitting(
     n: int, layers: int, rounds: float, message: float, most: float, m: int, only_1f1b: bool
-) -> OrderCost:
-    """Return the fastest order that holds no more than `most` micro-batches; without a pipeline there is one only."""
-    if most <= 0 or (n == 1 and most < 1):
-        return OrderCost()
+) -> list[PlannedOrder]:
+    """Return the orders that hold no more than `most` micro-batches; without a pipeline there is one only.
+
+    Recomputing goes with whole backwards only: what is recomputed for one half would have to stay until the other.
+    """
     if n == 1:
-        return OrderCost("gradient accumulation", m * (1 + rounds), 1.0)
-    most = min(most, 2 * n)  # more is never held
-    if only_1f1b:
-        return _in_turn(n, rounds, message, most, m)
-    return _chosen(n, layers, rounds, message, most, m)
+        alone = PlannedOrder("gradient accumulation", m * (1 + rounds), 1.0)
+        return [alone] if most * ALMOST >= 1 else []
+    recomputes = rounds > 2
+    found = planned_orders(n, layers, rounds, message, m)
+    return [
+        order
+        for order in found
+        if order.held <= most * ALMOST
+        and (order.name == "1F1B" or not only_1f1b)
+        and not (recomputes and order.halves)
+    ]
+
+
+class Traffic(NamedTuple):
+    """Seconds of what the replicas of a stage send in a step, and of a rank's forward and backward beside it."""
+
+    reduce: float
+    gather: float
+    gather_waits: bool
+    forward: float
+    backward: float
+    layers: int
+    exposed_rule: ExposedRule
+
+    def not_hidden(self, order: PlannedOrder) -> tuple[float, float]:
+        """Return what an order leaves of the reduction and of the gathering."""
+        if order.looped:
+            left = self.forward * order.left_of(self.reduce / self.forward)
+            late = self.forward * order.late_by(self.gather / self.forward)
+        else:
+            left = self.exposed_rule(self.reduce, self.backward, self.layers)
+            late = self.exposed_rule(self.gather, self.forward, self.layers)
+        return left, self.gather if self.gather_waits else late
+
+    def merit(self, order: PlannedOrder) -> tuple[float, float]:
+        """Return the seconds of a step; of equally fast orders the one that holds less comes first."""
+        seconds = order.seconds * self.forward + sum(self.not_hidden(order))
+        return round(seconds, 9), order.held
 
 
 def make_plan(
@@ -177,12 +173,12 @@ def make_plan(
     model: Model = LARGE,
     machine: Machine = GPUS,
 ) -> Plan:
-    """Return the fastest schedule for so many ranks in pipelines of `partitions`, and what a step of it takes.
+    """Return the schedule with the fastest step for so many ranks in pipelines of `partitions`, and what it takes.
 
     memory_rule(model, n, held, recompute, zero, replicas): bytes of a rank; ZeRO-1 is used. exposed_rule(reduce,
-    backward, buckets): seconds. gather_waits: the first forward waits until all new weights are gathered; otherwise a
-    layer waits for its own, which is `exposed_rule` from right to left. size: sequences of a micro-batch; those of
-    `model` have one.
+    backward, buckets): seconds; it is asked where a rank has one stage, and where it has several the timeline is read.
+    gather_waits: the first forward waits until all new weights are gathered; otherwise a layer waits for its own, which
+    is `exposed_rule` from right to left. size: sequences of a micro-batch; those of `model` have one.
     Raises ValueError where ranks, layers or the batch can't be divided.
     """
     n = partitions
@@ -195,15 +191,17 @@ def make_plan(
     larger = model._replace(tokens=model.tokens * size, sequences=model.sequences // size)
     m = larger.sequences // replicas
     empty, one = (memory_rule(larger, n, held, recompute, 1, replicas) for held in (0, 1))
-    most = (machine.memory - empty) // ((one - empty) / 8) / 8  # in eighths: fewer tables to choose from
+    most = (machine.memory - empty) / (one - empty)
     links = links_of(ranks, n, order, machine)
     forward = 2 * model.parameters / n * larger.tokens / machine.speed
     rounds = 3 if recompute else 2
     message = 2 * larger.tokens * model.hidden / links.chain
-    found = _order_of(n, model.layers, rounds, round(message / forward, 3), most, m, only_1f1b)
-    share = (replicas - 1) / replicas * model.parameters / n
+    sent = (replicas - 1) / replicas * model.parameters / n / links.ring  # seconds, if each were one byte
     buckets = model.layers // n
-    gather = 2 * share / links.ring
+    traffic = Traffic(4 * sent, 2 * sent, gather_waits, forward, rounds * forward, buckets, exposed_rule)
+    fitting = _fitting(n, model.layers, rounds, round(message / forward, 3), most, m, only_1f1b)
+    found = min(fitting, key=traffic.merit, default=NOTHING_FITS)
+    left, late = traffic.not_hidden(found)
     return Plan(
         ranks=ranks,
         partitions=n,
@@ -215,8 +213,8 @@ def make_plan(
         held=found.held,
         compute=m * (1 + rounds) * forward,
         pipeline=found.seconds * forward,
-        reduce=exposed_rule(4 * share / links.ring, rounds * forward, buckets),
-        gather=gather if gather_waits else exposed_rule(gather, forward, buckets),
+        reduce=left,
+        gather=late,
         memory=memory_rule(larger, n, max(1.0, found.held), recompute, 1, replicas),
     )
 

@@ -14,7 +14,7 @@ from lib.schedules import Schedule, eager_one_f_one_b, gpipe, one_f_one_b
 from lib.text import plural
 from support.kit.judged import Fault
 from support.kit.raised import in_case
-from support.n15.orders import ActionPair, drawn_order, pairs_of, shown
+from support.n15.orders import ActionPair, drawn_order, far_apart, pairs_of, shown
 from support.n15.pace import Listening, Log, log_of, ticks_taken
 from support.n15.tower import even_balance
 from support.ranks import in_threads
@@ -92,6 +92,7 @@ def fault_of_follow(answer: Any) -> str:
     """Run orders of lib and random ones on 2 to 4 imitated ranks; say what differs first from one process."""
     tables = [(name, [pairs_of(make(m, n), rank) for rank in range(n)], m) for name, make, n, m in _ORDERS]
     tables += [(f"random order {seed}", drawn_order(n, m, seed), m) for n, m, seed in _DRAWN]
+    tables += [("GPipe before one by one", far_apart(12), 12)]
     for name, table, m in tables:
         n = len(table)
         where = f"{name} on {n} ranks, {plural(m, 'micro-batch', 'micro-batches')}"
@@ -178,6 +179,7 @@ class _TinyJob:
         self.posted: list[tuple[int, int]] = []
         self.logs: list[Log] = []
         self.losses: list[Any] = []
+        self.changed: list[str] = []
         self.gradients = [[p.grad for p in part.parameters()] for part in _cut(whole, self.balance)]
 
     @property
@@ -202,6 +204,15 @@ class _TinyJob:
         shape = (2, 1, 8, 8) if before is None else (2, _WIDTHS[first])
         listening = Listening(dist, noting.log)
         loss = answer(rank, part, images, targets, self.m, before, behind, shape, listening)
+        listening.end()
+        if not part.training:
+            self.changed.append(
+                f"the module of rank {rank} is in eval mode after the step, and was in training mode."
+            )
+        if images is not None and images.requires_grad:
+            self.changed.append(
+                "the images ask for a gradient after the step: they are the caller's, and data."
+            )
         return loss, [p.grad for p in part.parameters()], noting.log
 
     def fault(self, answer: Any, where: str) -> str:
@@ -218,6 +229,7 @@ class _TinyJob:
             self.fault_of_gradients([gradients for _, gradients, _ in seen])
             or self.fault_of_losses(losses)
             or self.fault_of_messages(world)
+            or min(self.changed, default="")
         )
 
     def fault_of_gradients(self, of_ranks: list[list[Tensor | None]]) -> str:
@@ -298,13 +310,20 @@ class _TinyJob:
 
     def fault_of_ticks(self, table: Sequence[Sequence[ActionPair]]) -> str:
         """Say whether some rank waits for what it does not need yet, or keeps what another one needs."""
-        enough = ticks_taken([log_of(row, rank, self.n) for rank, row in enumerate(table)])
+        asked = [log_of(row, rank, self.n) for rank, row in enumerate(table)]
         took = ticks_taken(self.logs)
+        enough = ticks_taken(asked)
         if took <= enough:
             return ""
+        there = ticks_taken(self.logs, "F")
+        soonest = ticks_taken(asked, "F")
+        late = (
+            f"the last forward ends after {there}, not {soonest}" if there > soonest else "backwards are late"
+        )
         return (
             f"right gradients, but where each forward and each backward takes one tick this takes {took} ticks, and "
-            f"{enough} are enough: a rank keeps what another one waits for, or waits for what it does not need yet."
+            f"{enough} are enough: a rank keeps what another one waits for, or waits for what it does not need yet; "
+            f"{late}."
         )
 
 

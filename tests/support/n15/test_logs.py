@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,15 @@ def test_a_job_with_fewer_gpus_than_ranks_is_refused_and_does_not_go_on_with_the
     words = f"2 ranks on this machine, but torch sees {gpus} GPU.*start no more than there are, or say --device cpu"
     with pytest.raises(RuntimeError, match=words):
         join(wanted)
+
+
+def test_a_step_is_played_again_with_its_own_tasks_and_what_is_left_over_are_waits() -> None:
+    schedule = one_f_one_b(4, 2)
+    trace = simulate(schedule, [1.0, 2.0], [3.0, 5.0], communicate=0.5)
+    again = logs.played_again(trace, schedule, 0.5)
+    assert again.makespan == pytest.approx(trace.makespan)
+    assert logs.played_again(trace, schedule, 0.0).makespan < trace.makespan
+    late = [replace(span, start=span.start + 9.0, end=span.end + 9.0) for span in trace if span.label != "0F0"]
+    begun = next(span for span in trace if span.label == "0F0")
+    waited = Trace([begun, *late])
+    assert logs.played_again(waited, schedule, 0.5).makespan == pytest.approx(waited.makespan - 9.0)

@@ -1,12 +1,16 @@
 """A step of a pipeline takes as many ticks as its order needs: no rank keeps what another one waits for."""
 
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
+
 import pytest
 
 from lib.schedules import eager_one_f_one_b, gpipe, one_f_one_b, simulate
 from support.kit.mistakes import edited
+from support.kit.raised import Finding
 from support.n15 import checks as n15
 from support.n15.orders import pairs_of
-from support.n15.pace import log_of, ticks_taken
+from support.n15.pace import Listening, log_of, ticks_taken
 from support.n15.solved import pipeline_step
 
 _SENDS = "            dist.send(x.grad, before)\n"
@@ -86,3 +90,24 @@ def test_the_ticks_of_an_order_are_those_of_the_simulator():
         assert ticks_taken(logs) == simulate(table, 1.0, 1.0).makespan
     with pytest.raises(ValueError, match="nobody sends"):
         ticks_taken([[("recv", 1)], []])
+
+
+def test_a_handle_is_for_the_step_and_the_rank_that_got_it():
+    dist = Mock()
+    step = Listening(dist, [])
+    first = step.isend(None, 1)
+    second = step.irecv(None, 1)
+    first.wait()
+    with ThreadPoolExecutor(1) as other, pytest.raises(Finding, match="begun by another rank: something is kept"):
+        other.submit(second.wait).result()
+    step.end()
+    with pytest.raises(Finding, match="begun in another step: something is kept between calls"):
+        second.wait()
+    dist.isend.return_value.wait.assert_called_once()
+    dist.irecv.return_value.wait.assert_not_called()
+
+
+def test_the_ticks_of_the_forwards_alone_tell_on_which_way_a_rank_was_late():
+    there = [[("F", 0), ("F", 1), ("send", 1), ("send", 1)], [("recv", 0), ("F", 0), ("recv", 0), ("F", 1), ("B", 0)]]
+    assert ticks_taken(there, "F") == 4
+    assert ticks_taken(there) == 5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isclose
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -46,7 +48,7 @@ def draw_shared_step(ranks: int, slow: float, message: float, inside: bool) -> F
     taken = f"{plural(ranks, 'rank')}: {trace.makespan:g} ticks"
     if slow > 1:
         taken += f" instead of {alike:g}"
-    finding = f"{taken}; {_who_waits(trace, slow)}"
+    finding = f"{taken}; {_who_waits(trace, slow, message)}"
     if inside:
         finding += ", drawn as part of the mean" if trace.bubble else "; no wait to be drawn"
     shown = as_profiled(trace) if inside else trace
@@ -55,8 +57,8 @@ def draw_shared_step(ranks: int, slow: float, message: float, inside: bool) -> F
     return describe(figure, alt_text(figure).replace(" clocks", " ticks"))
 
 
-def _who_waits(trace: Trace, slow: float) -> str:
-    """Say who waits in a shared step, for whom, and which share of the ranks' time."""
+def _who_waits(trace: Trace, slow: float, message: float) -> str:
+    """Say who waits in a shared step, for whom and for what, and which share of the ranks' time."""
     ranks = len(trace.lanes)
     if ranks == 1:
         return "one rank waits for nobody"
@@ -65,7 +67,8 @@ def _who_waits(trace: Trace, slow: float) -> str:
     if slow == 1:
         return f"all wait for messages, {trace.bubble:.0%} idle"
     waiting = "the other waits" if ranks == 2 else f"the {ranks - 1} others wait"
-    return f"{waiting} for the slow one, {trace.bubble:.0%} idle"
+    both = f", and {'both' if ranks == 2 else 'all'} for messages" if message else ""
+    return f"{waiting} for the slow one{both}, {trace.bubble:.0%} idle"
 
 
 # ---- A month of training on several devices.
@@ -96,16 +99,20 @@ def draw_days(devices: int, message: float, batch: str, hidden: bool) -> Figure:
     axes.set(xlabel="devices", ylabel="days", ylim=(0.4, 40))
     axes.legend(loc="lower left")
     alone = MONTH / devices
-    compared = f"not {_in_days(alone)}" if here > 1.005 * alone else "as if messages took no time"
-    finding = f"{devices} devices, messages of {message:.1%} of a step: {_in_days(here)}, {compared}"
+    compared = "as if messages took no time"
+    digits = 3
+    if not isclose(here, alone):
+        digits = 4 if _in_days(here) == _in_days(alone) else 3
+        compared = f"not {_in_days(alone, digits)}"
+    finding = f"{devices} devices, messages of {message:.1%} of a step: {_in_days(here, digits)}, {compared}"
     title(axes, finding)
     how = f"batch: {batch}, messages {'during' if hidden else 'after'} backward"
     points = ", ".join(f"{count}: {_in_days(time)}" for count, time in zip(_DEVICES, taken, strict=True))
     return describe(figure, f"{finding}; {how}. Days by number of devices: {points}.")
 
 
-def _in_days(time: float) -> str:
-    return f"{time:.3g} days"
+def _in_days(time: float, digits: int = 3) -> str:
+    return f"{time:.{digits}g} days"
 
 
 # ---- What was measured beside what was predicted.

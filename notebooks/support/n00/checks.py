@@ -29,6 +29,16 @@ from support.n00.idle import (
     own_makespans,
     rounded_share,
 )
+from support.n00.said_of_steps import (
+    KEPT_RATE,
+    NOT_MOVED,
+    ONE_BEHIND,
+    RANK_0_ALONE,
+    RATE_BEHIND,
+    STALE,
+    STEP_PRAISE,
+    TIMES_ROWS,
+)
 from support.n00.solved import my_deal, my_idle_share, my_play, my_rank_step
 from support.n00.steps import (
     each_on_its_rank,
@@ -84,18 +94,6 @@ STEP_CASES = cases(
         (8, 1, (0.05, 0.1)),
     ],
 )
-STALE = "You stepped by the learning rate of an earlier call: it is an argument, and every call may bring another."
-KEPT_RATE = "weight.__dict__.setdefault('rate', learning_rate)"
-ONE_BEHIND = "You stepped by the learning rate of an earlier call, the last one: every call brings its own."
-RATE_BEHIND = "[weight.__dict__.get('rate', learning_rate), weight.__dict__.update(rate=learning_rate)][0]"
-NOT_MOVED = (
-    "No weight has moved: change them in place, as `weight -= …` does, while the gradients are still there."
-)
-RANK_0_ALONE = "All ranks stand where rank 0's gradient alone leads: what the others have found out is lost."
-TIMES_ROWS = (
-    "A rank's gradient came in times its rows, as that of a sum of losses is: a rank's loss is a mean."
-)
-STEP_PRAISE = "the same weights on every rank as torch on the whole batch, in all {count} cases"
 
 check_step = Exercise(
     "one step of all ranks",

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 from support.kit.values import kind_of, near
-from support.n00.told import told_apart
+from support.n00.told import told_by_digits
 
 #: Name, lane, seconds, needs.
 TaskRow: TypeAlias = tuple[str, str, float, Sequence[str]]
@@ -52,7 +52,7 @@ def wrong_time(got: Any, expected: Mapping[str, tuple[float, float]], case: Mapp
         if not (isinstance(times, Sequence) and len(times) == 2):
             return f"{name} has {times!r}, and not its start and its end"
         if not all(near(mine, right, 1e-9) for mine, right in zip(times, expected[name], strict=True)):
-            (start, mine_start), (end, mine_end) = map(told_apart, expected[name], times)
+            (start, mine_start), (end, mine_end) = map(told_by_digits, expected[name], times)
             return f"{name} in lane {lane} runs from {start} to {end}, not from {mine_start} to {mine_end}"
     more = [name for name in got if name not in expected]
     return f"{more[0]!r} is no task" if more else ""

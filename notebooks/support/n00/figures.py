@@ -66,9 +66,11 @@ def _who_waits(trace: Trace, slow: float, message: float) -> str:
         return "all are equally fast, and nobody waits"
     if slow == 1:
         return f"all wait for messages, {trace.bubble:.0%} idle"
-    waiting = "the other waits" if ranks == 2 else f"the {ranks - 1} others wait"
-    both = f", and {'both' if ranks == 2 else 'all'} for messages" if message else ""
-    return f"{waiting} for the slow one{both}, {trace.bubble:.0%} idle"
+    waiting, everybody = (
+        ("the other waits", "both") if ranks == 2 else (f"the {ranks - 1} others wait", "all")
+    )
+    also = f", and {everybody} for messages" if message else ""
+    return f"{waiting} for the slow one{also}, {trace.bubble:.0%} idle"
 
 
 # ---- A month of training on several devices.

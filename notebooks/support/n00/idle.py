@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from lib.timeline import Span, Trace
 from support.kit.values import near, short
 from support.n00.solved import my_idle_share
-from support.n00.told import told_apart
+from support.n00.told import told_by_digits
 
 SpanRows: TypeAlias = Sequence[tuple[str, float, float]]
 idle_share: Callable[[SpanRows, Sequence[str]], float] = my_idle_share
@@ -20,7 +20,7 @@ def another_share(got: Any, expected: float, case: Mapping[str, Any]) -> str:
         return ""
     if isinstance(got, bool) or not isinstance(got, (int, float)):
         return f"expected {short(expected)}, got {short(got)}"
-    right, mine = told_apart(expected, got)
+    right, mine = told_by_digits(expected, got)
     nearly = ", as if rounded or computed in single precision" if near(got, expected, 1e-5) else ""
     return f"expected {right}, got {mine}{nearly}"
 

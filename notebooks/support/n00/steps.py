@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from support.kit.source import source_of
 from support.kit.values import kind_of
 from support.n00.settings import watched_settings
-from support.n00.told import told_apart
+from support.n00.told import told_by_digits
 from support.ranks import TOOLS, in_threads
 
 LabelledRows = tuple[torch.Tensor, torch.Tensor]
@@ -334,7 +334,7 @@ def first_difference(got: Any, expected: Any, case: Mapping[str, Any]) -> str:
         for rank, (weights, wanted) in enumerate(zip(mine, theirs, strict=True)):
             for place, (weight, right) in enumerate(zip(weights, wanted, strict=True)):
                 if not math.isclose(weight, right, rel_tol=1e-9, abs_tol=1e-12):
-                    mine_told, right_told = told_apart(weight, right, "f")
+                    mine_told, right_told = told_by_digits(weight, right, "f")
                     return (
                         f"after step {number} weight {place} of rank {rank} is {mine_told}, but "
                         f"{right_told} when torch steps on the whole batch"

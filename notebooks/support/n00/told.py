@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def told_apart(one: Any, other: Any, form: str = "g") -> tuple[str, str]:
+def told_by_digits(one: Any, other: Any, form: str = "g") -> tuple[str, str]:
     """Write two numbers with six digits, or with as many more as it takes to tell unequal ones apart.
 
     form: "g" counts significant digits, "f" those behind the point. What is no number is written as it is.

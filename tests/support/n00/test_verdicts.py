@@ -35,11 +35,11 @@ def setting(change):
     ],
 )
 def test_a_step_that_leaves_a_setting_of_torch_changed_is_told_which(change, told):
-    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    before = (torch.get_default_dtype(), torch.get_num_threads())
     verdict = check_step(setting(change))
     assert verdict.status == "wrong"
     assert f"your function has changed {told}" in verdict.message
-    assert (torch.get_default_dtype(), torch.get_num_threads()) == (dtype, threads), "the check puts it back"
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == before, "the check puts it back"
     assert not torch.is_anomaly_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
     assert check_step(my_step)

@@ -80,19 +80,21 @@ DAYS_CONTROLS = dict(
     message=steps((0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2), 0.1, "messages, as a share of one device's step"),
     batch=choice(BATCHES, SAME_BATCH, "batch"),
     hidden=switch(False, "messages travel during backward"),
+    update=steps((0.0, 0.01), 0.0, "the step proper, as a share of one device's step"),
 )
 _DEVICES = (1, 2, 4, 8, 16, 32, 64)
 
 
 @styled
-def draw_days(devices: int, message: float, batch: str, hidden: bool) -> Figure:
+def draw_days(devices: int, message: float, batch: str, hidden: bool, update: float) -> Figure:
     """Draw the days of a month's training over the number of devices, beside a month divided by that number."""
-    taken = [days(count, message, batch=batch, hidden=hidden) for count in _DEVICES]
+    taken = [days(count, message, batch=batch, hidden=hidden, update=update) for count in _DEVICES]
     shared = [MONTH / count for count in _DEVICES]
-    here = days(devices, message, batch=batch, hidden=hidden)
+    here = taken[_DEVICES.index(devices)]
+    without_messages = days(devices, 0.0, batch=batch, hidden=hidden, update=update)
     figure, axes = new_figure(9, 3.6)
     axes.plot(_DEVICES, shared, "--", color=MUTED, label="a month divided by their number")
-    axes.plot(_DEVICES, taken, "o-", color=BLUE, label="with messages")
+    axes.plot(_DEVICES, taken, "o-", color=BLUE, label="with what is not shared")
     axes.plot([devices], [here], "o", color=ORANGE, markersize=11, zorder=5)
     beside(axes, (devices, here), f"{_in_days(here)}", offset=(12, 10), weight="bold")
     log2_axis(axes, _DEVICES)
@@ -101,12 +103,17 @@ def draw_days(devices: int, message: float, batch: str, hidden: bool) -> Figure:
     axes.set(xlabel="devices", ylabel="days", ylim=(0.4, 40))
     axes.legend(loc="lower left")
     alone = MONTH / devices
-    compared = "as if messages took no time"
     digits = 3
+    compared = ""
     if not isclose(here, alone):
         digits = 4 if _in_days(here) == _in_days(alone) else 3
-        compared = f"not {_in_days(alone, digits)}"
-    finding = f"{devices} devices, messages of {message:.1%} of a step: {_in_days(here, digits)}, {compared}"
+        compared = f", not {_in_days(alone, digits)}"
+    if isclose(here, without_messages):
+        compared += ", as if messages took no time"
+    proper = f" and a step proper of {update:.1%}" if update else ""
+    finding = (
+        f"{devices} devices, messages of {message:.1%} of a step{proper}: {_in_days(here, digits)}{compared}"
+    )
     title(axes, finding)
     how = f"batch: {batch}, messages {'during' if hidden else 'after'} backward"
     points = ", ".join(f"{count}: {_in_days(time)}" for count, time in zip(_DEVICES, taken, strict=True))

@@ -6,7 +6,7 @@ import pytest
 
 from lib.show.style import alt_text
 from support import course
-from support.n00.days import SAME_BATCH, SAME_SHARE, days
+from support.n00.days import MONTH, SAME_BATCH, SAME_SHARE, days
 from support.n00.figures import (
     DAYS_CONTROLS,
     SHARED_STEP_CONTROLS,
@@ -88,13 +88,20 @@ def test_busy_shares_stand_beside_grey_that_ends_with_their_own_trace():
 
 def test_the_month_is_a_share_only_where_messages_cost_nothing():
     for values, alt in told(draw_days, DAYS_CONTROLS, 20):
-        taken = days(values["devices"], values["message"], batch=values["batch"], hidden=values["hidden"])
-        alone = days(values["devices"], 0.0)
-        assert ("as if messages took no time" in alt) == (taken == pytest.approx(alone))
+        ways = {"batch": values["batch"], "hidden": values["hidden"], "update": values["update"]}
+        taken = days(values["devices"], values["message"], **ways)
+        without_messages = days(values["devices"], 0.0, **ways)
+        free = taken == pytest.approx(without_messages)
+        assert ("messages took no time" in alt) == free
+        assert ("a step proper of 1.0%" in alt) == (values["update"] == 0.01)
         found = re.search(r": ([\d.]+) days, not ([\d.]+) days", alt)
+        assert bool(found) == (taken != pytest.approx(MONTH / values["devices"]))
         assert not found or found[1] != found[2], "what differs is written so that one sees it"
         assert f"{taken:.3g} days" in alt or f"{taken:.4g} days" in alt
-    assert "6.75 days, not 3.75 days" in alt_text(draw_days(8, 0.1, SAME_BATCH, False))
-    assert "3.94 days" in alt_text(draw_days(8, 0.05, SAME_SHARE, False))
-    assert "0.471 days, not 0.469 days" in alt_text(draw_days(64, 0.005, SAME_SHARE, False))
-    assert "1.884 days, not 1.875 days" in alt_text(draw_days(16, 0.005, SAME_SHARE, False))
+    assert "6.75 days, not 3.75 days" in alt_text(draw_days(8, 0.1, SAME_BATCH, False, 0.0))
+    assert "3.94 days" in alt_text(draw_days(8, 0.05, SAME_SHARE, False, 0.0))
+    assert "a step proper of 1.0%: 4.01 days, not 3.75 days, as if messages took no time" in alt_text(
+        draw_days(8, 0.0, SAME_BATCH, False, 0.01)
+    )
+    assert "0.471 days, not 0.469 days" in alt_text(draw_days(64, 0.005, SAME_SHARE, False, 0.0))
+    assert "1.884 days, not 1.875 days" in alt_text(draw_days(16, 0.005, SAME_SHARE, False, 0.0))

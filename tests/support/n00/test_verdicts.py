@@ -213,6 +213,22 @@ def test_a_ranks_step_is_not_told_what_another_one_does(answer, true, false):
     assert false not in verdict.message
 
 
+def summing_on_rank_0(dist, replica, batch, learning_rate):
+    rows, labels = batch
+    F.cross_entropy(replica(rows), labels).backward()
+    for weight in replica.parameters():
+        dist.reduce(weight.grad, 0)
+        dist.broadcast(weight.grad, 0)
+        weight.data -= learning_rate * weight.grad / dist.get_world_size()
+        weight.grad = None
+
+
+def test_a_sum_may_be_made_on_one_rank_if_the_others_get_it():
+    assert check_rank_step(summing_on_rank_0), check_rank_step(summing_on_rank_0)
+    kept = edited(summing_on_rank_0, ("        dist.broadcast(weight.grad, 0)\n", ""))
+    assert check_rank_step(kept).status == "wrong"
+
+
 # ---- exercise 2: two numbers that differ are told so that one sees it
 
 

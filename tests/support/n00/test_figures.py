@@ -79,6 +79,18 @@ def test_where_messages_take_time_the_slow_rank_waits_too_and_the_title_says_so(
     assert "the other waits for the slow one, and both for messages" in alt_text(draw_shared_step(2, 1.5, 4.0, False))
 
 
+@pytest.mark.parametrize(
+    "values", [(4, 2.0, 0.0, True), (8, 4.0, 4.0, True), (8, 1.5, 0.5, False), (8, 1.0, 0.5, True)]
+)
+def test_no_title_is_cut_off(values):
+    figure = draw_shared_step(*values)
+    axes = figure.axes[0]
+    figure.draw_without_rendering()
+    ends = [text.get_window_extent().x1 for text in axes.get_children() if getattr(text, "get_text", str)()]
+    assert axes.get_title(loc="left") or axes.get_title()
+    assert max(ends) <= figure.bbox.x1
+
+
 def test_busy_shares_stand_beside_grey_that_ends_with_their_own_trace():
     shown = draw_both(shared_step(2, 3.0), shared_step(2, 1.0), finding="two")
     white = [part.get_datalim(shown.axes[0].transData) for part in shown.axes[0].collections if part.zorder == 0.5]

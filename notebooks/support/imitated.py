@@ -188,16 +188,23 @@ class Imitation:
         with torch.no_grad():
             tensor.copy_(given()[src])
 
+    def reduce(self, tensor: Tensor, dst: int) -> None:
+        """Give one rank the sum of all tensors; nobody knows what the others' hold afterwards: NaN."""
+        _without_gaps(tensor)
+        given = self._collective("reduce", tensor, dst)
+        with torch.no_grad():
+            if self.get_rank() == dst:
+                tensor.copy_(_sum_of(given(), tensor))
+            elif tensor.is_floating_point():
+                tensor.fill_(torch.nan)
+
     def all_reduce(
         self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
     ) -> Handle | None:
         """Give every rank the sum or mean of all tensors; with async_op when the handle's `wait()` has returned."""
         if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
             raise ValueError(f"this imitation of gloo sums and averages; not {op}")
-        if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
-            raise ValueError(
-                "gloo adds up memory, and this tensor is a view with gaps: all_reduce a copy of it"
-            )
+        _without_gaps(tensor)
         given = self._collective("all_reduce", tensor)
         begun = tensor.detach().clone()
         what = self._name(f"all_reduce of {tensor.numel()} values")
@@ -209,7 +216,7 @@ class Imitation:
                     f"the tensor of {what} was written to before its handle's wait() had returned"
                 )
             with torch.no_grad():
-                total = torch.stack([part.view_as(tensor) for part in given()]).sum(dim=0)
+                total = _sum_of(given(), tensor)
                 tensor.copy_(total / self.get_world_size() if op == dist.ReduceOp.AVG else total)
 
         handle = Handle(self, what, finish)
@@ -281,11 +288,11 @@ class Imitation:
 
         return Handle(self, name, finish)
 
-    def _collective(self, kind: str, tensor: Tensor, source: int | None = None) -> Callable[[], list[Tensor]]:
+    def _collective(self, kind: str, tensor: Tensor, end: int | None = None) -> Callable[[], list[Tensor]]:
         """Join the group's next collective; return what waits for the others and gives their tensors, by rank."""
         world = self.world
         number = self._count
-        same = (tensor.numel(), _named(tensor), source)
+        same = (tensor.numel(), _named(tensor), end)
         with world.changed:
             self._count += 1
             world.events.append((self.number, kind))
@@ -324,6 +331,17 @@ def _same_bytes(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.detach().flatten().view(torch.uint8), other.flatten().view(torch.uint8))
 
 
+def _sum_of(parts: Sequence[Tensor], tensor: Tensor) -> Tensor:
+    """Return the sum of all ranks' tensors, in the shape of this one."""
+    return torch.stack([part.view_as(tensor) for part in parts]).sum(dim=0)
+
+
+def _without_gaps(tensor: Tensor) -> None:
+    """Raise ValueError for a tensor whose values don't lie side by side."""
+    if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
+        raise ValueError("gloo adds up memory, and this tensor is a view with gaps: reduce a copy of it")
+
+
 def _in_one_piece(tensor: Tensor, what: str) -> None:
     """Raise ValueError for a view with gaps, as gloo does: messages are pieces of memory."""
     if not tensor.is_contiguous():
@@ -331,10 +349,11 @@ def _in_one_piece(tensor: Tensor, what: str) -> None:
 
 
 def _call(kind: str, same: tuple[int, str, int | None]) -> str:
-    """Name a collective as an error does; same: values, their dtype, and of a broadcast the rank it comes from."""
-    size, dtype, source = same
+    """Name a collective as an error does; same: values, their dtype, and the rank from or to which they go."""
+    size, dtype, end = same
     values = "" if kind == "barrier" else f" of {size} {dtype} values"
-    return f"{kind}{values}" + ("" if source is None else f" from rank {source}")
+    direction = "to" if kind == "reduce" else "from"
+    return f"{kind}{values}" + ("" if end is None else f" {direction} rank {end}")
 
 
 def in_threads(function: Callable[[Any], Any], world_size: int) -> tuple[list[Any], World]:

@@ -70,6 +70,11 @@ def test_nobody_waits_for_ever():
             "this imitation .* sums and averages",
         ),
         (
+            lambda dist: dist.reduce(torch.ones(2), dist.get_rank()),
+            "rank 0 is in reduce of 2 float32 values to rank 0, rank 1 in reduce of 2 float32 values to rank 1",
+        ),
+        (lambda dist: dist.reduce(torch.ones(4)[::2], 0), "a view with gaps"),
+        (
             lambda dist: dist.send(torch.ones(3), 1) if dist.get_rank() == 0 else dist.recv(torch.ones(2), 0),
             "receives 2 values of rank 0, which sends 3",
         ),
@@ -122,7 +127,10 @@ def collectives(dist):
     handle = dist.all_reduce(own, async_op=True)
     handle.wait()
     dist.barrier()
-    return torch.cat([*parts, given, own]).tolist()
+    total = torch.tensor([rank + 1.0])
+    dist.reduce(total, 1)
+    dist.broadcast(total, src=1)
+    return torch.cat([*parts, given, total, own]).tolist()
 
 
 def dies(dist):

@@ -17,6 +17,7 @@ from support.n00.guesses import guess_slow_rank as guess_slow_rank
 from support.n00.guesses import guess_weight as guess_weight
 from support.n00.guesses import guess_weights as guess_weights
 from support.n00.idle import (
+    another_share,
     first_start,
     from_to,
     idle_share,
@@ -27,6 +28,16 @@ from support.n00.idle import (
     otherwise,
     own_makespans,
     rounded_share,
+)
+from support.n00.said_of_steps import (
+    KEPT_RATE,
+    NOT_MOVED,
+    ONE_BEHIND,
+    RANK_0_ALONE,
+    RATE_BEHIND,
+    STALE,
+    STEP_PRAISE,
+    TIMES_ROWS,
 )
 from support.n00.solved import my_deal, my_idle_share, my_play, my_rank_step
 from support.n00.steps import (
@@ -83,15 +94,13 @@ STEP_CASES = cases(
         (8, 1, (0.05, 0.1)),
     ],
 )
-STALE = "You stepped by the learning rate of an earlier call: it is an argument, and every call may bring another."
-KEPT_RATE = "weight.__dict__.setdefault('rate', learning_rate)"
-STEP_PRAISE = "the same weights on every rank as torch on the whole batch, in all {count} cases"
 
 check_step = Exercise(
     "one step of all ranks",
     reference=my_step,
     cases=STEP_CASES,
     view=weights_after,
+    throughout=True,
     fault=first_difference,
     praise=STEP_PRAISE,
     mistakes={
@@ -108,21 +117,17 @@ check_step = Exercise(
         "You divided by the number of rows, but each gradient is that of a mean over rows already.": _stepped(
             ("len(weights)", "(len(weights) * len(rows))")
         ),
-        "You summed the losses of a rank's rows: the loss of a rank is their mean.": _stepped(
-            (LOSS, SUM_LOSS)
-        ),
+        TIMES_ROWS: _stepped((LOSS, SUM_LOSS)),
         "You took the mean over the entries of a gradient: each entry has its own mean, over the ranks.": _stepped(
             (MEAN, ONE_NUMBER)
         ),
-        "Every rank stepped by rank 0's gradient: what the others have found out is lost.": _stepped(
-            (MEAN, "mean = weights[0].grad")
-        ),
+        RANK_0_ALONE: _stepped((MEAN, "mean = weights[0].grad")),
         "A rank stepped before the last backward was over: the mean needs the gradients of all ranks.": (
             one_rank_after_the_other
         ),
         "Rank 0's gradient counts more than once: a sum that begins with `weights[0].grad` and adds in place changes "
         "that very tensor, and adds it again.": _stepped((MEAN, ADDED_IN_PLACE)),
-        "Rank 0's gradient counts twice: the sum began with it and added it again.": _stepped(
+        "Rank 0's gradient counts twice, as where a sum begins with it and then adds it again.": _stepped(
             (
                 "sum(weight.grad for weight in weights)",
                 "sum((weight.grad for weight in weights), weights[0].grad)",
@@ -138,14 +143,13 @@ check_step = Exercise(
         "Rank 0 stepped, the others did not: each rank has weights of its own to change.": _stepped(
             (STEP, f"if weight is weights[0]:\n                    {STEP}")
         ),
-        "Nothing moved: `weight = …` gives the name a new tensor; change the weight in place, `weight -= …`.": _stepped(
-            (STEP, "weight = weight - learning_rate * mean")
-        ),
+        NOT_MOVED: _stepped((STEP, "weight = weight - learning_rate * mean")),
         "You stepped with 0.5 whatever the learning rate is: it is the third argument.": _stepped(
             ("learning_rate *", "0.5 *")
         ),
         "You left out the learning rate: it multiplies the mean.": _stepped(("learning_rate * ", "")),
         STALE: _stepped(("learning_rate *", f"{KEPT_RATE} *")),
+        ONE_BEHIND: _stepped(("learning_rate *", f"{RATE_BEHIND} *")),
         "The gradients were not cleared: backward adds to what is there from the step before.": _stepped(
             ("weight.grad = None", "pass")
         ),
@@ -203,6 +207,7 @@ check_idle_share = Exercise(
     view=lambda answer: lambda spans, lanes: answer(spans, lanes),  # whatever the reader calls them
     keeps=True,
     throughout=True,
+    fault=another_share,
     mistakes={
         "You compared with the time of one lane: all lanes together could have worked longer than the makespan.": (
             otherwise(lambda worked, makespan, lanes: 1 - worked / makespan)
@@ -332,6 +337,7 @@ check_rank_step = Exercise(
     reference=my_rank_step,
     cases=STEP_CASES,
     view=lambda answer: weights_after(each_on_its_rank(answer)),
+    throughout=True,
     fault=first_difference,
     praise=STEP_PRAISE,
     mistakes={
@@ -353,7 +359,7 @@ check_rank_step = Exercise(
         "One all_reduce of a gradient is enough: each further one adds up what are sums already.": _ranked(
             (REDUCED, f"for _ in range(dist.get_world_size()):\n            {REDUCED}")
         ),
-        "Every rank took rank 0's gradient: what the others have found out is lost.": _ranked(
+        RANK_0_ALONE: _ranked(
             (REDUCED, "dist.broadcast(weight.grad, src=0)"), (" / dist.get_world_size()", "")
         ),
         "Call `wait()` on what all_reduce returns with async_op=True, or leave async_op out.": _ranked(
@@ -364,11 +370,10 @@ check_rank_step = Exercise(
         ),
         "You left out the learning rate.": _ranked(("learning_rate * ", "")),
         STALE: _ranked(("learning_rate *", f"{KEPT_RATE} *")),
+        ONE_BEHIND: _ranked(("learning_rate *", f"{RATE_BEHIND} *")),
         "You went up the gradient: a step subtracts it.": _ranked(("-=", "+=")),
-        "Nothing moved: change the weight in place.": _ranked(("weight.data -= ", "weight = weight - ")),
-        "You summed the losses of a rank's rows: the loss of a rank is their mean.": _ranked(
-            (LOSS, SUM_LOSS)
-        ),
+        NOT_MOVED: _ranked(("weight.data -= ", "weight = weight - ")),
+        TIMES_ROWS: _ranked((LOSS, SUM_LOSS)),
     },
 )
 """Exercise 4: what one process of a real job does in a step."""
@@ -406,6 +411,9 @@ check_deal = Exercise(
             (8, [2, 2, 6]),
             (199, [1, 200]),  # the slow rank's first row would end last by a two-hundredth
             (201, [1, 200]),  # and now it would not
+            (1, [1000, 1001]),  # two ends that nearly coincide
+            (1, [1001, 1000]),
+            (9, [4, 8, 4, 4, 8, 4, 4, 4]),  # rounded down, all nine rows but one are left over
         ],
     ),
     view=lambda answer: lambda rows, speeds: answer(rows, speeds),

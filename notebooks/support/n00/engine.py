@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, TypeAlias
 
-from support.kit.values import kind_of
+from support.kit.values import kind_of, near
+from support.n00.told import told_by_digits
 
 #: Name, lane, seconds, needs.
 TaskRow: TypeAlias = tuple[str, str, float, Sequence[str]]
@@ -33,6 +34,9 @@ PLAY_CASES: list[list[TaskRow]] = [
     [("x", "a", 0.25, []), ("y", "a", 1.5, []), ("z", "b", 2, ["x"])],
     *(tasks_by_chance(seed, 12) for seed in range(6)),
     [("x", "gpu 0", 2, []), ("y", "network", 1, ["x"]), ("z", "gpu 0", 3, ["y"])],
+    [("x", "a", 9, []), ("y", "b", 2, []), ("z", "c", 1, []), ("w", "b", 1, ["x", "y", "z"])],
+    [("x", "a", 2, []), ("y", "b", 9, []), ("z", "c", 1, []), ("w", "c", 1, ["x", "y", "z"])],
+    [("x", "a", 0.0003, []), ("y", "a", 0.0046, []), ("z", "b", 0.0039, ["x"]), ("w", "b", 1 / 3, ["y"])],
     [],
 ]
 
@@ -47,9 +51,9 @@ def wrong_time(got: Any, expected: Mapping[str, tuple[float, float]], case: Mapp
         times = got[name]
         if not (isinstance(times, Sequence) and len(times) == 2):
             return f"{name} has {times!r}, and not its start and its end"
-        if tuple(times) != expected[name]:
-            start, end = expected[name]
-            return f"{name} in lane {lane} runs from {start} to {end}, not from {times[0]} to {times[1]}"
+        if not all(near(mine, right, 1e-9) for mine, right in zip(times, expected[name], strict=True)):
+            (start, mine_start), (end, mine_end) = map(told_by_digits, expected[name], times)
+            return f"{name} in lane {lane} runs from {start} to {end}, not from {mine_start} to {mine_end}"
     more = [name for name in got if name not in expected]
     return f"{more[0]!r} is no task" if more else ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isclose
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -46,17 +48,17 @@ def draw_shared_step(ranks: int, slow: float, message: float, inside: bool) -> F
     taken = f"{plural(ranks, 'rank')}: {trace.makespan:g} ticks"
     if slow > 1:
         taken += f" instead of {alike:g}"
-    finding = f"{taken}; {_who_waits(trace, slow)}"
+    finding = f"{taken}; {_who_waits(trace, slow, message)}"
     if inside:
-        finding += ", drawn as part of the mean" if trace.bubble else "; no wait to be drawn"
+        finding += _in_one(", drawn as part of the mean" if trace.bubble else "; no wait to be drawn")
     shown = as_profiled(trace) if inside else trace
     figure = draw_timeline(predicted=shown, title=finding, unit="clock", bubbles=True)
     figure.axes[0].set_xlabel("time (ticks)")  # this notebook has no clock yet, and one word for its unit
     return describe(figure, alt_text(figure).replace(" clocks", " ticks"))
 
 
-def _who_waits(trace: Trace, slow: float) -> str:
-    """Say who waits in a shared step, for whom, and which share of the ranks' time."""
+def _who_waits(trace: Trace, slow: float, message: float) -> str:
+    """Say who waits in a shared step, for whom and for what, and which share of the ranks' time."""
     ranks = len(trace.lanes)
     if ranks == 1:
         return "one rank waits for nobody"
@@ -64,8 +66,18 @@ def _who_waits(trace: Trace, slow: float) -> str:
         return "all are equally fast, and nobody waits"
     if slow == 1:
         return f"all wait for messages, {trace.bubble:.0%} idle"
-    waiting = "the other waits" if ranks == 2 else f"the {ranks - 1} others wait"
-    return f"{waiting} for the slow one, {trace.bubble:.0%} idle"
+    waiting, everybody = (
+        ("the other waits", "both") if ranks == 2 else (f"the {ranks - 1} others wait", "all")
+    )
+    idle = f"{trace.bubble:.0%} idle"
+    also = _in_one(f"and {everybody} for messages, {idle}") if message else _in_one(idle)
+    return f"{waiting} for the slow one, {also}"
+
+
+def _in_one(phrase: str) -> str:
+    """Keep a phrase on one line of a title: the name of a lane takes of a line's width, and its end is cut off."""
+    begin = phrase[: len(phrase) - len(phrase.lstrip(",; "))]
+    return begin + phrase.removeprefix(begin).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 # ---- A month of training on several devices.
@@ -75,19 +87,21 @@ DAYS_CONTROLS = dict(
     message=steps((0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2), 0.1, "messages, as a share of one device's step"),
     batch=choice(BATCHES, SAME_BATCH, "batch"),
     hidden=switch(False, "messages travel during backward"),
+    update=steps((0.0, 0.01), 0.0, "the step proper, as a share of one device's step"),
 )
 _DEVICES = (1, 2, 4, 8, 16, 32, 64)
 
 
 @styled
-def draw_days(devices: int, message: float, batch: str, hidden: bool) -> Figure:
+def draw_days(devices: int, message: float, batch: str, hidden: bool, update: float) -> Figure:
     """Draw the days of a month's training over the number of devices, beside a month divided by that number."""
-    taken = [days(count, message, batch=batch, hidden=hidden) for count in _DEVICES]
+    taken = [days(count, message, batch=batch, hidden=hidden, update=update) for count in _DEVICES]
     shared = [MONTH / count for count in _DEVICES]
-    here = days(devices, message, batch=batch, hidden=hidden)
+    here = taken[_DEVICES.index(devices)]
+    without_messages = days(devices, 0.0, batch=batch, hidden=hidden, update=update)
     figure, axes = new_figure(9, 3.6)
     axes.plot(_DEVICES, shared, "--", color=MUTED, label="a month divided by their number")
-    axes.plot(_DEVICES, taken, "o-", color=BLUE, label="with messages")
+    axes.plot(_DEVICES, taken, "o-", color=BLUE, label="with what is not shared")
     axes.plot([devices], [here], "o", color=ORANGE, markersize=11, zorder=5)
     beside(axes, (devices, here), f"{_in_days(here)}", offset=(12, 10), weight="bold")
     log2_axis(axes, _DEVICES)
@@ -96,16 +110,25 @@ def draw_days(devices: int, message: float, batch: str, hidden: bool) -> Figure:
     axes.set(xlabel="devices", ylabel="days", ylim=(0.4, 40))
     axes.legend(loc="lower left")
     alone = MONTH / devices
-    compared = f"not {_in_days(alone)}" if here > 1.005 * alone else "as if messages took no time"
-    finding = f"{devices} devices, messages of {message:.1%} of a step: {_in_days(here)}, {compared}"
+    digits = 3
+    compared = ""
+    if not isclose(here, alone):
+        digits = 4 if _in_days(here) == _in_days(alone) else 3
+        compared = f", not {_in_days(alone, digits)}"
+    if isclose(here, without_messages):
+        compared += ", as if messages took no time"
+    proper = f" and a step proper of {update:.1%}" if update else ""
+    finding = (
+        f"{devices} devices, messages of {message:.1%} of a step{proper}: {_in_days(here, digits)}{compared}"
+    )
     title(axes, finding)
     how = f"batch: {batch}, messages {'during' if hidden else 'after'} backward"
     points = ", ".join(f"{count}: {_in_days(time)}" for count, time in zip(_DEVICES, taken, strict=True))
     return describe(figure, f"{finding}; {how}. Days by number of devices: {points}.")
 
 
-def _in_days(time: float) -> str:
-    return f"{time:.3g} days"
+def _in_days(time: float, digits: int = 3) -> str:
+    return f"{time:.{digits}g} days"
 
 
 # ---- What was measured beside what was predicted.

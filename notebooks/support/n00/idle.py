@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from lib.timeline import Span, Trace
+from support.kit.values import near, short
 from support.n00.solved import my_idle_share
+from support.n00.told import told_by_digits
 
 SpanRows: TypeAlias = Sequence[tuple[str, float, float]]
 idle_share: Callable[[SpanRows, Sequence[str]], float] = my_idle_share
+
+
+def another_share(got: Any, expected: float, case: Mapping[str, Any]) -> str:
+    """Say which share was expected, and with which digits another differs; "" if it is the same but for rounding."""
+    if near(got, expected, 1e-9):
+        return ""
+    if isinstance(got, bool) or not isinstance(got, (int, float)):
+        return f"expected {short(expected)}, got {short(got)}"
+    right, mine = told_by_digits(expected, got)
+    nearly = ", as if rounded or computed in single precision" if near(got, expected, 1e-5) else ""
+    return f"expected {right}, got {mine}{nearly}"
 
 
 def otherwise(answer: Callable[[float, float, int], float]) -> Callable[[SpanRows, Sequence[str]], float]:

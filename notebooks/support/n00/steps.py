@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from support.kit.source import source_of
 from support.kit.values import kind_of
+from support.n00.settings import watched_settings
+from support.n00.told import told_by_digits
 from support.ranks import TOOLS, in_threads
 
 LabelledRows = tuple[torch.Tensor, torch.Tensor]
@@ -123,6 +125,8 @@ def _broken_rule(replicas: list[WatchedReplica], batches: list[LabelledRows]) ->
     saw = [[_owner(rows, batches) for rows in replica.seen] for replica in replicas]
     if len(saw) > 1 and all(set(range(len(batches))) <= set(owners) for owners in saw):
         return "every rank did a forward on the rows of all ranks; a rank has its own batch and no other"
+    if set(range(1, len(batches))) & set(saw[0]) and not any(saw[1:]):
+        return "rank 0 did forwards on the rows of other ranks, which did none; a rank has its own batch and no other"
     for rank, owners in enumerate(saw):
         for rows, owner in zip(replicas[rank].seen, owners, strict=True):
             if owner is None:
@@ -133,7 +137,7 @@ def _broken_rule(replicas: list[WatchedReplica], batches: list[LabelledRows]) ->
             return f"rank {rank} did {len(owners)} forwards on its rows, where a step has one"
     if [] in saw:
         return f"rank {saw.index([])} did no forward on its own rows"
-    return _shared_memory(replicas) or _shared_backward(replicas)
+    return _shared_memory(replicas) or _shared_backward(replicas) or _in_vain(replicas)
 
 
 def _changed(
@@ -198,6 +202,15 @@ def _shared_backward(replicas: list[WatchedReplica]) -> str:
     return ""
 
 
+def _in_vain(replicas: list[WatchedReplica]) -> str:
+    for rank, replica in enumerate(replicas):
+        if not replica.backwards:
+            return (
+                f"no backward went through rank {rank}'s forward; a rank's gradient comes from its own loss"
+            )
+    return ""
+
+
 def _new_replicas(ranks: int, generator: torch.Generator) -> list[WatchedReplica]:
     replicas = [WatchedReplica().double() for _ in range(ranks)]
     with torch.no_grad():
@@ -229,9 +242,11 @@ def weights_after(step: SharedStep) -> Callable[..., list[Any]]:
                 [*replicas],
                 [(rows.clone(), labels.clone()) for rows, labels in batches],
             )
-            with torch.enable_grad():  # on leaving it is again as it was, whatever the step has done to it
+            with torch.enable_grad(), watched_settings() as changes:  # on leaving all is again as it was
                 said = step(*given, learning_rate)
                 said = said if torch.is_grad_enabled() else NO_GRADIENTS
+            if changes and not isinstance(said, Objection):
+                said = Objection(f"your function has changed {changes[0]}; torch's settings stay as they are")
             flat = [nn.utils.parameters_to_vector(replica.parameters()).tolist() for replica in replicas]
             rule = _changed(given, replicas, batches) or _broken_rule(replicas, batches)
             if not rule and isinstance(said, Objection):
@@ -319,17 +334,9 @@ def first_difference(got: Any, expected: Any, case: Mapping[str, Any]) -> str:
         for rank, (weights, wanted) in enumerate(zip(mine, theirs, strict=True)):
             for place, (weight, right) in enumerate(zip(weights, wanted, strict=True)):
                 if not math.isclose(weight, right, rel_tol=1e-9, abs_tol=1e-12):
-                    mine_told, right_told = _told_apart(weight, right)
+                    mine_told, right_told = told_by_digits(weight, right, "f")
                     return (
                         f"after step {number} weight {place} of rank {rank} is {mine_told}, but "
                         f"{right_told} when torch steps on the whole batch"
                     )
     return ""
-
-
-def _told_apart(one: float, other: float) -> tuple[str, str]:
-    """Write two different numbers with as many digits as it takes to see that they differ, six at least."""
-    for digits in range(6, 17):
-        if f"{one:.{digits}f}" != f"{other:.{digits}f}":
-            return f"{one:.{digits}f}", f"{other:.{digits}f}"
-    return repr(one), repr(other)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from support.kit.values import kind_of
@@ -18,7 +18,7 @@ def _last_end(shares: Sequence[int], speeds: Sequence[int]) -> Fraction:
 
 
 def _ticks(time: Fraction) -> str:
-    return f"{float(time):.4g} ticks"
+    return f"{float(time):.4g} tick{'s' * (time != 1)}"
 
 
 def badly_dealt(got: Any, expected: Sequence[int], case: Mapping[str, Any]) -> str:
@@ -32,12 +32,14 @@ def badly_dealt(got: Any, expected: Sequence[int], case: Mapping[str, Any]) -> s
     for rank, share in enumerate(got):
         if isinstance(share, bool) or not isinstance(share, Real) or share % 1 or share < 0:
             return f"rank {rank} gets {share!r} rows: a share is a whole number, 0 or more"
+        if not isinstance(share, Integral):
+            return f"rank {rank} gets {share!r} rows: that is a {type(share).__name__}, and rows are counted by an int"
     if sum(got) != rows:
         return f"the shares {got} are {sum(got)} rows together, not {rows}"
     mine = _last_end(got, speeds)
     best = _last_end(expected, speeds)
     if mine > best:
-        return f"with the shares {got} the last rank ends after {_ticks(mine)}; {_ticks(best)} are possible"
+        return f"with the shares {got} the last rank ends after {_ticks(mine)}; it could end after {_ticks(best)}"
     return ""
 
 

@@ -31,6 +31,15 @@ def test_a_batch_that_grows_needs_fewer_exchanges():
     assert days(64, 0.05, batch=SAME_SHARE) < days(64, 0.05)
 
 
+def test_the_step_proper_is_not_shared_and_one_per_cent_of_it_turns_four_days_without_any_message():
+    assert days(1, 0.1, update=0.01) == pytest.approx(MONTH)
+    assert days(8, 0.0) < 4 < days(8, 0.0, update=0.01) == pytest.approx(30 * (0.01 + 0.99 / 8))
+    assert f"{days(8, 0.0, update=0.01):.3g}" == "4.01"
+    assert days(8, 0.0, batch=SAME_SHARE, update=0.01) == pytest.approx(MONTH / 8), "fewer steps, fewer updates"
+    behind = days(8, 0.05, hidden=True, update=0.01)
+    assert behind == pytest.approx(days(8, 0.0, update=0.01)), "messages hide behind backward, the update does not"
+
+
 def test_an_unknown_batch_is_refused():
     with pytest.raises(ValueError, match=f"batch must be one of {SAME_BATCH}, {SAME_SHARE}, not 'global'"):
         days(8, 0.1, batch="global")

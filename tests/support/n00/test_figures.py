@@ -1,10 +1,12 @@
 """The figures of notebook 00: the map of the course, a step that ranks share, a month that devices share."""
 
+import re
+
 import pytest
 
 from lib.show.style import alt_text
 from support import course
-from support.n00.days import SAME_BATCH, SAME_SHARE, days
+from support.n00.days import MONTH, SAME_BATCH, SAME_SHARE, days
 from support.n00.figures import (
     DAYS_CONTROLS,
     SHARED_STEP_CONTROLS,
@@ -57,7 +59,7 @@ def test_the_title_says_who_waits_for_what_only_where_somebody_does():
         several = values["ranks"] > 1
         trace = shared_step(values["ranks"], values["slow"], values["message"])
         assert ("for the slow one" in alt) == (several and values["slow"] > 1)
-        assert ("for messages" in alt) == (several and values["slow"] == 1 and values["message"] > 0)
+        assert ("for messages" in alt) == (several and values["message"] > 0)
         assert f"{trace.bubble:.0%} idle" in alt or not trace.bubble
     figure = draw_shared_step(4, 2.0, 0.0, False)
     assert figure.axes[0].get_xlabel() == "time (ticks)"
@@ -65,6 +67,28 @@ def test_the_title_says_who_waits_for_what_only_where_somebody_does():
     named = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert "mean (M)" in named
     assert "clock" not in alt_text(figure)
+
+
+def test_where_messages_take_time_the_slow_rank_waits_too_and_the_title_says_so():
+    trace = shared_step(4, 1.5, 4.0)
+    lanes = {lane: sum(span.duration for span in trace if span.lane == lane) for lane in trace.lanes}
+    assert lanes["rank 3"] < trace.makespan
+    assert "the 3 others wait for the slow one, and all for messages, 49% idle" in alt_text(
+        draw_shared_step(4, 1.5, 4.0, False)
+    )
+    assert "the other waits for the slow one, and both for messages" in alt_text(draw_shared_step(2, 1.5, 4.0, False))
+
+
+@pytest.mark.parametrize(
+    "values", [(4, 2.0, 0.0, True), (8, 4.0, 4.0, True), (8, 1.5, 0.5, False), (8, 1.0, 0.5, True)]
+)
+def test_no_title_is_cut_off(values):
+    figure = draw_shared_step(*values)
+    axes = figure.axes[0]
+    figure.draw_without_rendering()
+    ends = [text.get_window_extent().x1 for text in axes.get_children() if getattr(text, "get_text", str)()]
+    assert axes.get_title(loc="left") or axes.get_title()
+    assert max(ends) <= figure.bbox.x1
 
 
 def test_busy_shares_stand_beside_grey_that_ends_with_their_own_trace():
@@ -76,9 +100,20 @@ def test_busy_shares_stand_beside_grey_that_ends_with_their_own_trace():
 
 def test_the_month_is_a_share_only_where_messages_cost_nothing():
     for values, alt in told(draw_days, DAYS_CONTROLS, 20):
-        taken = days(values["devices"], values["message"], batch=values["batch"], hidden=values["hidden"])
-        free = taken < 1.005 * 30 / values["devices"]
-        assert ("as if messages took no time" in alt) == free
-        assert f"{taken:.3g} days" in alt
-    assert "6.75 days, not 3.75 days" in alt_text(draw_days(8, 0.1, SAME_BATCH, False))
-    assert "3.94 days" in alt_text(draw_days(8, 0.05, SAME_SHARE, False))
+        ways = {"batch": values["batch"], "hidden": values["hidden"], "update": values["update"]}
+        taken = days(values["devices"], values["message"], **ways)
+        without_messages = days(values["devices"], 0.0, **ways)
+        free = taken == pytest.approx(without_messages)
+        assert ("messages took no time" in alt) == free
+        assert ("a step proper of 1.0%" in alt) == (values["update"] == 0.01)
+        found = re.search(r": ([\d.]+) days, not ([\d.]+) days", alt)
+        assert bool(found) == (taken != pytest.approx(MONTH / values["devices"]))
+        assert not found or found[1] != found[2], "what differs is written so that one sees it"
+        assert f"{taken:.3g} days" in alt or f"{taken:.4g} days" in alt
+    assert "6.75 days, not 3.75 days" in alt_text(draw_days(8, 0.1, SAME_BATCH, False, 0.0))
+    assert "3.94 days" in alt_text(draw_days(8, 0.05, SAME_SHARE, False, 0.0))
+    assert "a step proper of 1.0%: 4.01 days, not 3.75 days, as if messages took no time" in alt_text(
+        draw_days(8, 0.0, SAME_BATCH, False, 0.01)
+    )
+    assert "0.471 days, not 0.469 days" in alt_text(draw_days(64, 0.005, SAME_SHARE, False, 0.0))
+    assert "1.884 days, not 1.875 days" in alt_text(draw_days(16, 0.005, SAME_SHARE, False, 0.0))

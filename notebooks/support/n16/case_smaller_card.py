@@ -136,6 +136,8 @@ def _fault_of_work(where: str, stands: list[Stand], size: int, lengths: list[lis
         if max(sizes, default=0) > most:
             texts = f"{plural(size, 'text')} at a time {'has' if size == 1 else 'have'}"
             return f"{where} rank {rank} computes {max(sizes)} tokens at once; {texts} {most} at most."
+        if not sizes and any(stand.value[1] for stand in stands):
+            return f"{where} rank {rank} computes no token: each rank has a text of each batch."
     done = sum(sum(stand.value[1]) for stand in stands)
     whole = sum(map(sum, lengths))
     if done > whole:

@@ -309,8 +309,8 @@ def _fault_of_the_first_save(write: Any, path: Path) -> str:
     for content, _ in seen:
         if content not in (None, new):
             return (
-                f"the first save, and for a moment the file at path has {len(content):,} bytes of {len(new):,}; after a "
-                "kill there is a file, and no restart can load it."
+                f"the first save, and for a moment the file at path has {len(content):,} bytes of {len(new):,}; after "
+                "a kill there is a file, and no restart can load it."
             )
     return ""
 

@@ -6,6 +6,8 @@ from support.kit.mistakes import edited
 from support.kit.source import source_of
 from support.n16 import (
     case_four_numbers,
+    case_good_at_home,
+    case_half_the_memory,
     case_higher_curve,
     case_less_to_keep,
     case_longer_rows,
@@ -213,6 +215,35 @@ ANSWERS = {
         "turns only once",
         "from short to long",
     ),
+    "10 sorted but for two pairs": (
+        10,
+        0,
+        [
+            (
+                BY_RANDOM,
+                "(lambda o: [*o[1::-1], *o[2:-2], *o[:-3:-1]])(list(range(len(batches))))[:: 1 - 2 * (epoch % 2)]",
+            )
+        ],
+        "steps from length to length",
+        "from short to long",
+    ),
+    "10 another order than it says": (
+        10,
+        0,
+        [
+            (
+                "manual_seed(seed)\n    seen = []",
+                "manual_seed(1000 * seed + rank)\n    seen = []\n    plan = torch.Generator().manual_seed(seed)",
+            ),
+            (
+                "        for number in",
+                "        said = torch.randperm(len(batches), generator=plan).tolist()\n        for number in",
+            ),
+            ("seen.append((epoch, batch))", "seen.append((epoch, batches[said.pop()]))"),
+        ],
+        "says that it has a batch of",
+        "",
+    ),
     "10 longest first": (
         10,
         0,
@@ -285,6 +316,38 @@ def test_two_orders_that_alternate_are_not_new_ones():
     job = edited(check_job_1.reference[0], ("1000 * epoch + rank", "1000 * (epoch % 2) + rank"))
     message = check_job_1(job, check_job_1.reference[1]).message
     assert "takes its rows in epoch 2 in the order of epoch 0" in message
+
+
+FEWER = ("num_workers=workers", "num_workers=min(1, workers)")
+MORE = ("num_workers=workers", "num_workers=2 * workers")
+KEPT = (
+    (
+        "            ctx.save_for_backward(x)\n            return block(x)\n",
+        "            with torch.enable_grad():\n"
+        "                ctx.x = x.detach().requires_grad_()\n"
+        "                ctx.out = block(ctx.x)\n"
+        "            return ctx.out.detach()\n",
+    ),
+    (
+        "            (x,) = ctx.saved_tensors\n            x = x.detach().requires_grad_()\n",
+        "            x = ctx.x\n",
+    ),
+    ("                out = ctx.block(x)\n", "                ctx.block(x)\n            out = ctx.out\n"),
+)
+
+
+@pytest.mark.parametrize("change, told", [
+    (FEWER, "has 1 worker, where it is given 2"), (MORE, "has 4 workers, where it is given 2"),
+])  # fmt: skip
+def test_as_many_workers_read_as_the_job_is_given(change, told):
+    job = edited(case_good_at_home.job_4, change)
+    assert told in case_good_at_home.check_job_4(job, case_good_at_home.FORECAST_4).message
+
+
+def test_a_graph_that_is_kept_is_not_computed_again_by_a_run_for_the_look_of_it():
+    job = edited(case_half_the_memory.job_7, *KEPT)
+    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
+    assert "still keeps what it has computed in forward when it runs again" in message
 
 
 FRIDAY = "share = -(-len(rows) // world)  # rounded up"

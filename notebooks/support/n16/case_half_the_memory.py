@@ -71,9 +71,8 @@ def with_calls_counted(dist, name, blocks, **given):
 
     calls = [0 for _ in blocks]
     kept = [0 for _ in blocks]
-    inside = [
-        [] for _ in blocks
-    ]  # what the modules of a block were given in its last run, if it is still there
+    # What the modules of a block were given in its last run, if it is still there.
+    inside: list[list[Any]] = [[] for _ in blocks]
 
     def hooks_of(number):
         def begin(*_):

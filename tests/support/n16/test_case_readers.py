@@ -152,6 +152,13 @@ ANSWERS = {
         "rank 1 computes no token",
         "",
     ),
+    "5 parts weighed by their texts": (
+        5,
+        1,
+        [("/ len(parts)", "* len(part) / len(mine)")],
+        "That weighs a part by its texts",
+        "A token of a short part",
+    ),
     "3 a bias of its own": (
         3,
         0,

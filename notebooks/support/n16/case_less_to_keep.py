@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lib.text import plural
 from support.kit.mistakes import edited
 from support.n16.casebook import case, unfinished, with_evidence
-from support.n16.counted import NOTING, with_tasks_noted
+from support.n16.counted import with_tasks_noted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -107,7 +107,7 @@ def fault_of_12(job: Callable[..., Any]) -> str:
             {"name": name, **drawn_12(seed, world, 2 * many), "micro_batches": many}
             for seed, many in settings
         ]
-        found = ends_of_trials(with_tasks_noted, world, trials, job, *NOTING)
+        found = ends_of_trials(with_tasks_noted, world, trials, job)
         for trial, stands in zip(trials, found, strict=False):
             where = f"on {plural(world, 'rank')} with {trial['micro_batches']} micro-batches"
             said = unfinished(where, stands) or _fault_of_tasks(where, stands, trial)

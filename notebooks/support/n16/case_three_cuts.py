@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lib.text import plural
 from support.kit.mistakes import edited
 from support.n16.casebook import case, unfinished, with_evidence
-from support.n16.counted import NOTING, with_tasks_noted
+from support.n16.counted import with_tasks_noted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -90,7 +90,7 @@ def fault_of_8(job: Callable[..., Any]) -> str:
         for seed, depth, longest, rate in settings:
             given = {"max_norm": longest, "learning_rate": rate, "steps": 3}
             trials.append({"name": job.__code__.co_name, **drawn_8(seed, depth), **given})
-        found = ends_of_trials(with_tasks_noted, world, trials, job, *NOTING)
+        found = ends_of_trials(with_tasks_noted, world, trials, job)
         for (seed, depth, longest, rate), stands in zip(settings, found, strict=False):
             where = f"on {plural(world, 'rank')} with {depth} layers and max_norm = {longest}"
             due = of_one_stage(longest, rate, **drawn_8(seed, depth))

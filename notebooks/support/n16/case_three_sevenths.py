@@ -13,7 +13,7 @@ from lib.text import plural
 from support.kit.mistakes import edited
 from support.n16.case_less_to_keep import ticks_of
 from support.n16.casebook import case, unfinished, with_evidence
-from support.n16.counted import NOTING, with_tasks_noted
+from support.n16.counted import with_tasks_noted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -85,7 +85,7 @@ def fault_of_9(job: Callable[..., Any]) -> str:
             {"name": name, **drawn_9(seed, world, count), "micro_batches": many}
             for seed, count, many in settings
         ]
-        found = ends_of_trials(with_tasks_noted, world, trials, job, *NOTING)
+        found = ends_of_trials(with_tasks_noted, world, trials, job)
         for trial, stands in zip(trials, found, strict=False):
             many = trial["micro_batches"]
             where = f"on {plural(world, 'rank')} with {len(trial['rows'])} rows in {many} micro-batches"

@@ -288,7 +288,7 @@ def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
         named_first = "; it has got its name before all of it was written" if left and not beside else ""
         said = f"save again, and for a moment the file at path {held}{though}{named_first}"
         known_by = ("moment", content is None, bool(content), beside, bool(left))
-        return Fault(f"{said}; a kill then costs the state.", known_by)
+        return Fault(f"{said}; a kill then leaves no whole file there.", known_by)
     if not left:
         return "the new file is not written in path's folder: only inside one file system is renaming one operation."
     return ""

@@ -175,7 +175,7 @@ ANSWERS = {
         "",
     ),
     "9 chunks": (9, 0, [("tensor_split(micro_batches)", "chunk(micro_batches)")], "a rank makes 5 forwards, not 6", ""),
-    "9 an isend dropped": (9, 0, [("dist.send(torch.cat", "dist.isend(torch.cat")], "is gone before anybody", ""),
+    "9 an isend dropped": (9, 0, [("dist.send(torch.cat", "dist.isend(torch.cat")], "is gone before anybody", "`raise"),
     "11 by content": (
         11,
         0,
@@ -198,7 +198,7 @@ ANSWERS = {
     ),
     "12 each the whole": (12, 0, [(BODY_12, WHOLE_12), MADE_UP], "its layer has done", ""),
     "12 gradients sent later": (12, 0, LATE, "ticks, a tick for each task", ""),
-    "12 a handle dropped": (12, 0, DROPPED, "is gone before anybody", ""),
+    "12 a handle dropped": (12, 0, DROPPED, "is gone before anybody", "`raise"),
     "6 each trains alone": (6, 0, [(MEAN, "                pass\n"), AT_END], "from those of one process", ""),
     "6 noise not in the loss": (6, 0, [("rows[mine] + noise", "rows[mine]")], "from those of one process", ""),
     "6 the sum": (6, 0, [("parameter.grad /= world", "pass")], "from those of one process", ""),

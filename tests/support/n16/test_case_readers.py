@@ -357,6 +357,12 @@ def test_a_graph_that_is_kept_is_not_computed_again_by_a_run_for_the_look_of_it(
     assert "still keeps what it has computed in forward when it runs again" in message
 
 
+def test_without_recompute_nothing_is_computed_again():
+    job = edited(case_half_the_memory.job_7, (" if recompute else block(x)", ""))
+    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
+    assert "without recompute a block runs 6 times in 3 steps" in message
+
+
 FRIDAY = "share = -(-len(rows) // world)  # rounded up"
 
 

@@ -130,10 +130,10 @@ def fault_of_7(job: Callable[..., Any]) -> str:
 
 
 def _fault_without(stand: Stand, steps: int) -> str:
-    most = max(stand.value[1])
-    return f"without recompute a block runs {most} times in {steps} steps; that was once a step." * (
-        most > steps
-    )
+    most: int = max(stand.value[1])
+    if most <= steps:
+        return ""
+    return f"without recompute a block runs {most} times in {steps} steps; that was once a step."
 
 
 def _fault_of_state(where: str, stand: Stand, due: list[Tensor], steps: int) -> str:

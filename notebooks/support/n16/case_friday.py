@@ -72,9 +72,10 @@ def _drawn_trials(seed: int, count: int) -> list[tuple[int, int, int, int]]:
 
 
 #: Ranks, rows, batch size, epochs: a rank with a batch more, one with a row more, none, ranks that can't fill a batch,
-#: fewer rows than ranks, and some of any kind.
+#: fewer rows than ranks, steps that are all full, and some of any kind.
 TRIALS = (
     *((2, 33, 4, 2), (3, 50, 8, 3), (4, 41, 10, 1), (2, 31, 4, 2), (3, 9, 4, 2), (2, 1, 4, 2), (3, 2, 1, 2)),
+    (2, 16, 1, 5),
     *_drawn_trials(16, 3),
 )
 

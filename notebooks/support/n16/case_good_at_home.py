@@ -65,25 +65,29 @@ FORECAST_4 = 3
 
 
 class ReadsNoted:
-    """Rows that note whether the trainer's own process has read one."""
+    """Rows that note whether the trainer's own process has read one, and how many workers share the reading."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
         self.read_by_trainer = 0
+        self.workers = torch.zeros(1, dtype=torch.int64).share_memory_()
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Tensor:
-        if get_worker_info() is None:
+        worker = get_worker_info()
+        if worker is None:
             self.read_by_trainer += 1
+        else:
+            self.workers.fill_(worker.num_workers)
         row: Tensor = self.rows[index]
         return row
 
 
 def with_reads_noted(dist, rows, workers, **given):
     rows = ReadsNoted(rows)
-    return job_4(dist, rows, workers=workers, **given), rows.read_by_trainer
+    return job_4(dist, rows, workers=workers, **given), rows.read_by_trainer, int(rows.workers)
 
 
 #: Ranks, rows, epochs, the first of them, workers.
@@ -112,13 +116,15 @@ def fault_of_4(job: Callable[..., Any]) -> str:
 def _fault_of_views(where: str, stands: list[Stand], rows: Tensor, epochs: range, workers: int) -> str:
     came = set()
     world = len(stands)
-    for rank, (seen, by_trainer) in enumerate(stand.value for stand in stands):
+    for rank, (seen, by_trainer, at_work) in enumerate(stand.value for stand in stands):
         if not isinstance(seen, list):
             return f"{where} the job returned {seen!r}; it should return what it has seen, as before."
         if workers and by_trainer:
             return (
                 f"{where} the trainer of rank {rank} reads {by_trainer} rows itself, while its workers idle."
             )
+        if at_work != workers:
+            return f"{where} the loader of rank {rank} has {plural(at_work, 'worker')}, where it is given {workers}."
         for epoch, number, picture in seen:
             came.add((epoch, number))
             if (rows[number] + noise(epoch, number, len(rows))).sub(torch.tensor(picture)).abs().max() < 1e-6:

@@ -67,17 +67,31 @@ FORECAST_7 = 187_500
 
 
 def with_calls_counted(dist, name, blocks, **given):
+    import weakref
+
     calls = [0 for _ in blocks]
+    kept = [0 for _ in blocks]
+    # What the modules of a block were given in its last run, if it is still there.
+    inside: list[list[Any]] = [[] for _ in blocks]
 
-    def counted(number):
-        def count(*_):
+    def hooks_of(number):
+        def begin(*_):
             calls[number] += 1
+            if calls[number] % 2 == 0:
+                kept[number] += sum(each() is not None for each in inside[number])
+            inside[number].clear()
 
-        return count
+        def note(module, inputs):
+            inside[number].append(weakref.ref(inputs[0]))
+
+        return begin, note
 
     for number, block in enumerate(blocks):
-        block.register_forward_pre_hook(counted(number))
-    return globals()[name](dist, blocks, **given), calls
+        begin, note = hooks_of(number)
+        block.register_forward_pre_hook(begin)
+        for module in list(block)[1:]:  # what the first one is given is that of the block
+            module.register_forward_pre_hook(note)
+    return globals()[name](dist, blocks, **given), calls, kept
 
 
 def drawn_7(seed: int, depth: int, dropped: float, width: int = 6) -> dict[str, Any]:
@@ -102,24 +116,36 @@ def fault_of_7(job: Callable[..., Any]) -> str:
     for seed, depth, dropped, steps in TRIALS:
         given = {"seed": seed, "steps": steps, "learning_rate": 0.1}
         trials.append({"name": job.__code__.co_name, **drawn_7(seed, depth, dropped), **given})
-    found = ends_of_trials(with_calls_counted, 1, trials, job)
+    kept_all = {**trials[0], **drawn_7(*TRIALS[0][:3]), "recompute": False}
+    found = ends_of_trials(with_calls_counted, 1, [*trials, kept_all], job)
     for (seed, depth, dropped, steps), (stand,) in zip(TRIALS, found, strict=False):
         where = f"with {depth} block{'s' * (depth > 1)}, dropout {dropped}, {steps} steps and seed {seed}"
         due = of_one_that_keeps(seed, steps, **drawn_7(seed, depth, dropped))
         said = unfinished(where, [stand]) or _fault_of_state(where, stand, due, steps)
         if said:
             return with_evidence(said, found)
-    return ""
+    (stand,) = found[-1]
+    said = unfinished("without recompute", [stand]) or _fault_without(stand, TRIALS[0][3])
+    return with_evidence(said, found)
+
+
+def _fault_without(stand: Stand, steps: int) -> str:
+    most: int = max(stand.value[1])
+    if most <= steps:
+        return ""
+    return f"without recompute a block runs {most} times in {steps} steps; that was once a step."
 
 
 def _fault_of_state(where: str, stand: Stand, due: list[Tensor], steps: int) -> str:
-    got, calls = stand.value
+    got, calls, kept = stand.value
     if not isinstance(got, list) or len(got) != len(due) or not all(isinstance(w, Tensor) for w in got):
         return f"{where} the job returned {got!r}, not the weights."
     if min(calls) < 2 * steps:
         return f"{where} a block runs {min(calls)} times in {steps} steps: it keeps what it should compute again."
     if max(calls) > 2 * steps:
         return f"{where} a block runs {max(calls)} times in {steps} steps; twice a step is enough."
+    if any(kept):
+        return f"{where} a block still keeps what it has computed in forward when it runs again in backward."
     if _equal(got, due):
         return ""
     apart = max((one - other).abs().max().item() for one, other in zip(got, due, strict=True))

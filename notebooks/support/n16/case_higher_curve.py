@@ -90,12 +90,16 @@ def _fault_of_state(where: str, stands: list[Stand], count: int, size: int, rate
     for rank, (got, rows) in enumerate(stand.value for stand in stands):
         if not isinstance(got, dict) or not isinstance(got.get("weight"), Tensor):
             return f"{where} rank {rank} returned {got!r}, no state of the model."
-        apart = (got["weight"] - due).abs().max().item()
-        if not apart < 1e-9:
-            return (
-                f"{where} the weights are {apart:.2g} from those of one process that takes {whole} rows a step with "
-                f"the learning rate {rate}."
-            )
+        if not isinstance(got.get("bias"), Tensor):
+            return f"{where} rank {rank} returned a state with no bias in it: {', '.join(got)}."
+        for name, one in due.items():
+            apart = (got[name] - one).abs().max().item()
+            if not apart < 1e-9:
+                which = "the weights are" if name == "weight" else f"the {name} is"
+                return (
+                    f"{where} {which} {apart:.2g} from {'those' if name == 'weight' else 'that'} of one process that "
+                    f"takes {whole} rows a step with the learning rate {rate}."
+                )
         if rows > part:
             return f"{where} rank {rank} trains on {rows} rows; its part is {part}."
     return ""
@@ -103,8 +107,8 @@ def _fault_of_state(where: str, stands: list[Stand], count: int, size: int, rate
 
 def of_one_process(
     rows: Tensor, targets: Tensor, batch_size: int, learning_rate: float, epochs: int
-) -> Tensor:
-    """Return the weights of one process without any messages."""
+) -> dict[str, Tensor]:
+    """Return the state of one process without any messages."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         model = nn.Linear(rows.shape[1], 1).double()
@@ -115,7 +119,7 @@ def of_one_process(
             optimizer.zero_grad()
             torch.autograd.backward(F.mse_loss(model(rows[batch]), targets[batch]))
             optimizer.step()
-    return model.weight.detach()
+    return dict(model.state_dict())
 
 
 _SUM = "                dist.all_reduce(parameter.grad)\n"

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from lib.text import plural
 from support.kit.mistakes import edited
 from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.counted import with_tasks_noted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -101,8 +102,12 @@ TRIALS = {3: [(2, 7), (1, 2)], 4: [(3, 6)], 2: [(4, 4)], 1: [(5, 3)]}
 def fault_of_12(job: Callable[..., Any]) -> str:
     """Run it with each of the trials: it ends, with the gradient of one process, little kept and little idle."""
     for world, settings in TRIALS.items():
-        trials = [{**drawn_12(seed, world, 2 * many), "micro_batches": many} for seed, many in settings]
-        found = ends_of_trials(job, world, trials)
+        name = job.__code__.co_name
+        trials = [
+            {"name": name, **drawn_12(seed, world, 2 * many), "micro_batches": many}
+            for seed, many in settings
+        ]
+        found = ends_of_trials(with_tasks_noted, world, trials, job)
         for trial, stands in zip(trials, found, strict=False):
             where = f"on {plural(world, 'rank')} with {trial['micro_batches']} micro-batches"
             said = unfinished(where, stands) or _fault_of_tasks(where, stands, trial)
@@ -116,7 +121,7 @@ def _fault_of_tasks(where: str, stands: list[Stand], trial: Any) -> str:
     many = trial["micro_batches"]
     loss = F.mse_loss(nn.Sequential(*trial["layers"])(trial["rows"]), trial["targets"])
     due = torch.autograd.grad(loss, [layer.weight for layer in trial["layers"]])
-    for rank, got in enumerate(stand.value for stand in stands):
+    for rank, (got, noted) in enumerate(stand.value for stand in stands):
         if not isinstance(got, dict) or not isinstance(got.get("gradient"), Tensor) or "done" not in got:
             return f"{where} rank {rank} returned {got!r}; leave what it returns as it was."
         apart = (got["gradient"] - due[rank]).abs().max().item()
@@ -124,14 +129,26 @@ def _fault_of_tasks(where: str, stands: list[Stand], trial: Any) -> str:
             return f"{where} the gradient of rank {rank} is {apart:.3g} from that of one process."
         if sorted(got["done"]) != sorted((kind, i) for kind in "FB" for i in range(many)):
             return f"{where} rank {rank} has done {got['done']}, not each task once."
+        said = _fault_of_what_is_said(got["done"], noted)
+        if said:
+            return f"{where} rank {rank} {said}"
         most = most_kept(got["done"])
         if most > world - rank:
             return f"{where} rank {rank} keeps {most} micro-batches at a time, more than {world - rank}."
-    ticks = ticks_of([stand.value["done"] for stand in stands])
+    ticks = ticks_of([noted or got["done"] for got, noted in (stand.value for stand in stands)])
     least = 2 * (many + world - 1)
     if ticks > least:
         return f"{where} it takes {ticks:g} ticks, a tick for each task, where {least} are enough."
     return ""
+
+
+def _fault_of_what_is_said(done: Tasks, noted: Tasks) -> str:
+    """Compare the tasks of which a rank says that it has done them with those that its layers have done."""
+    says = "".join(kind for kind, _ in done)
+    does = "".join(kind for kind, _ in noted if kind != "S")
+    if not does or says == does:
+        return ""
+    return f"says that it has done {says}, and its layer has done {does}."
 
 
 def most_kept(done: Tasks) -> int:
@@ -144,27 +161,49 @@ def most_kept(done: Tasks) -> int:
 
 
 def ticks_of(orders: Sequence[Tasks]) -> float:
-    """Return when the last task ends, if each takes a tick and begins once its rank and its input are there."""
+    """Return when the last task ends, if each takes a tick and begins once its rank and its input are there.
+
+    An input is there when it is sent, ("S", peer); where not every one of a rank's is noted, when it is computed.
+    """
     ends: dict[tuple[int, str, int], float] = {}
-    left = [list(order) for order in orders]
+    left = [_with_what_is_sent(rank, order) for rank, order in enumerate(orders)]
     clock = [0.0 for _ in orders]
     while any(left):
         moved = False
         for rank, tasks in enumerate(left):
             while tasks:
-                kind, i = tasks[0]
+                kind, i, sent = tasks[0]
                 source = rank - 1 if kind == "F" else rank + 1
                 outside = not 0 <= source < len(orders)
                 if not outside and (source, kind, i) not in ends:
                     break
                 ready = 0.0 if outside else ends[source, kind, i]
                 clock[rank] = max(clock[rank], ready) + 1
-                ends[rank, kind, i] = clock[rank]
+                for each in sent:
+                    ends[rank, *each] = clock[rank]
                 tasks.pop(0)
                 moved = True
         if not moved:
             return float("inf")
     return max(clock)
+
+
+def _with_what_is_sent(rank: int, order: Tasks) -> list[tuple[str, int, list[tuple[str, int]]]]:
+    """Return the tasks of a rank, each with those whose results leave before the next one begins."""
+    tasks: list[tuple[str, int, list[tuple[str, int]]]] = []
+    waiting: dict[str, list[tuple[str, int]]] = {"F": [], "B": []}
+    to = {"F": rank + 1, "B": rank - 1}
+    noted = {kind: sum(each == ("S", to[kind]) for each in order) for kind in to}
+    computed = {kind: sum(each[0] == kind for each in order) for kind in to}
+    for kind, i in order:
+        if kind != "S":
+            tasks.append((kind, i, []))
+            waiting[kind].append((kind, i))
+        for each in to:
+            leaves = noted[each] != computed[each] or (kind, i) == ("S", to[each])
+            if leaves and waiting[each]:
+                tasks[-1][2].append(waiting[each].pop(0))
+    return tasks
 
 
 check_job_12 = case(

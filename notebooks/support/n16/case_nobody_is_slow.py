@@ -12,6 +12,7 @@ import torch
 from lib.text import plural
 from support.kit.mistakes import edited
 from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.counted import with_largest_noted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -67,10 +68,16 @@ def fault_of_10(job: Callable[..., Any]) -> str:
     """Run it with each of the trials, and look at what ranks have in the same step, at padding, and at the order."""
     for world, settings in TRIALS.items():
         trials: list[dict[str, Any]] = [
-            {"lengths": drawn_10(seed, count), "batch_size": size, "epochs": 3, "seed": seed}
+            {
+                "name": job.__code__.co_name,
+                "lengths": drawn_10(seed, count),
+                "batch_size": size,
+                "epochs": 3,
+                "seed": seed,
+            }
             for count, size, seed in settings
         ]
-        found = ends_of_trials(job, world, trials)
+        found = ends_of_trials(with_largest_noted, world, trials, job)
         for trial, stands in zip(trials, found, strict=False):
             texts = len(trial["lengths"])
             where = f"on {plural(world, 'rank')} with {texts} texts and batches of {trial['batch_size']}"
@@ -82,11 +89,10 @@ def fault_of_10(job: Callable[..., Any]) -> str:
 
 def _fault_of_epochs(where: str, stands: list[Stand], trial: dict[str, Any]) -> str:
     lengths = trial["lengths"]
-    if not all(isinstance(stand.value, list) for stand in stands):
-        return f"{where} the job returned {stands[0].value!r}; it should return what it has seen, as before."
-    epochs = [
-        [[list(batch) for at, batch in stand.value if at == epoch] for stand in stands] for epoch in range(3)
-    ]
+    seen = [stand.value[0] for stand in stands]
+    if not all(isinstance(each, list) for each in seen):
+        return f"{where} the job returned {seen[0]!r}; it should return what it has seen, as before."
+    epochs = [[[list(batch) for at, batch in each if at == epoch] for each in seen] for epoch in range(3)]
     for number, epoch in enumerate(epochs):
         said = _fault_of_epoch(epoch, lengths, trial["batch_size"])
         if said:
@@ -95,7 +101,9 @@ def _fault_of_epochs(where: str, stands: list[Stand], trial: dict[str, Any]) -> 
     for number in (0, 1):
         if orders[number] == orders[number + 1]:
             return f"{where} rank 0 has its batches in the same order in epochs {number} and {number + 1}."
-    return ""
+    told = [stand.value[1] for stand in stands]
+    said = _fault_of_orders(epochs, lengths) or _fault_of_what_is_said(seen, told, lengths)
+    return f"{where} {said}" if said else ""
 
 
 def _fault_of_epoch(epoch: Epoch, lengths: Sequence[int], size: int) -> str:
@@ -129,6 +137,39 @@ def _fault_of_epoch(epoch: Epoch, lengths: Sequence[int], size: int) -> str:
     # A sorted order that begins elsewhere has one turn.
     if min(len(longest) - 1 - ups, len(longest) - 1 - downs) <= 1:
         return "rank 0 goes through its batches in the order of their lengths, or turns only once."
+    return ""
+
+
+def _fault_of_orders(epochs: list[Epoch], lengths: Sequence[int]) -> str:
+    """Count, in all epochs together, how far in the sorted order it is from a batch of rank 0 to its next one.
+
+    In a shuffled order of n batches it is (n + 1) / 3 on average; sorted, but for a few, it is little more than 1.
+    """
+    far = []
+    for ranks in epochs:
+        longest = [max(lengths[text] for text in batch) for batch in ranks[0]]
+        places = sorted(range(len(longest)), key=longest.__getitem__)
+        place = {number: at for at, number in enumerate(places)}
+        far += [abs(place[one] - place[one + 1]) for one in range(len(longest) - 1)]
+    mean = sum(far) / len(far)
+    shuffled = (len(epochs[0][0]) + 1) / 3
+    if mean > 0.5 * shuffled:
+        return ""
+    return (
+        f"rank 0 steps from length to length: from a batch to the next it is {mean:.1f} places in the sorted order, "
+        f"where shuffled ones are {shuffled:.1f} apart."
+    )
+
+
+def _fault_of_what_is_said(seen: list[Any], told: list[list[int]], lengths: Sequence[int]) -> str:
+    """Compare the batches of which a rank says that it has seen them with the tokens that it has told the others."""
+    for rank, (batches, tokens) in enumerate(zip(seen, told, strict=True)):
+        said = [len(batch) * max(lengths[text] for text in batch) for _, batch in batches]
+        if len(said) != len(tokens):
+            return ""  # it tells the others in another way
+        for step, (one, other) in enumerate(zip(said, tokens, strict=True)):
+            if one != other:
+                return f"in step {step} rank {rank} says that it has a batch of {one} tokens, and has one of {other}."
     return ""
 
 

@@ -82,7 +82,7 @@ def _text(length: int, random: torch.Generator) -> Tensor:
 
 #: Ranks: size of a micro-batch, learning rate, seed, tokens to predict in each text of each batch.
 TRIALS = {
-    2: [(2, 0.5, 3, [[20, 2, 3, 1], [7, 8, 1, 2]]), (1, 0.3, 4, [[6, 1, 9, 2, 3]])],
+    2: [(2, 0.5, 3, [[20, 2, 3, 1, 5], [7, 8, 1, 2]]), (1, 0.3, 4, [[6, 1, 9, 2, 3]])],
     1: [(2, 1.0, 2, [[4, 4, 11, 1, 2]]), (1, 0.5, 1, [[9, 2, 3], [1, 12, 5]])],
     3: [(1, 0.7, 5, [[3, 14, 5, 9, 2, 6, 5], [8, 1, 1]])],
 }
@@ -136,6 +136,8 @@ def _fault_of_work(where: str, stands: list[Stand], size: int, lengths: list[lis
         if max(sizes, default=0) > most:
             texts = f"{plural(size, 'text')} at a time {'has' if size == 1 else 'have'}"
             return f"{where} rank {rank} computes {max(sizes)} tokens at once; {texts} {most} at most."
+        if not sizes and any(stand.value[1] for stand in stands):
+            return f"{where} rank {rank} computes no token: each rank has a text of each batch."
     done = sum(sum(stand.value[1]) for stand in stands)
     whole = sum(map(sum, lengths))
     if done > whole:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from lib.text import plural
 from support.kit.mistakes import edited
 from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.counted import with_tasks_noted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -88,8 +89,8 @@ def fault_of_8(job: Callable[..., Any]) -> str:
         trials = []
         for seed, depth, longest, rate in settings:
             given = {"max_norm": longest, "learning_rate": rate, "steps": 3}
-            trials.append({**drawn_8(seed, depth), **given})
-        found = ends_of_trials(job, world, trials)
+            trials.append({"name": job.__code__.co_name, **drawn_8(seed, depth), **given})
+        found = ends_of_trials(with_tasks_noted, world, trials, job)
         for (seed, depth, longest, rate), stands in zip(settings, found, strict=False):
             where = f"on {plural(world, 'rank')} with {depth} layers and max_norm = {longest}"
             due = of_one_stage(longest, rate, **drawn_8(seed, depth))
@@ -101,7 +102,7 @@ def fault_of_8(job: Callable[..., Any]) -> str:
 
 def _fault_of_stages(where: str, stands: list[Stand], due: list[Tensor]) -> str:
     each = len(due) // len(stands)
-    for rank, got in enumerate(stand.value for stand in stands):
+    for rank, (got, noted) in enumerate(stand.value for stand in stands):
         own = due[rank * each : (rank + 1) * each]
         if not isinstance(got, list) or [getattr(w, "shape", ()) for w in got] != [w.shape for w in own]:
             return f"{where} rank {rank} returned {got!r}, not the weights of its stage."
@@ -110,6 +111,11 @@ def _fault_of_stages(where: str, stands: list[Stand], due: list[Tensor]) -> str:
             return (
                 f"{where} rank {rank} ends with weights that are up to {apart:.3f} from those of one stage."
             )
+        layers = each // 2  # a weight and a bias
+        runs = sum(kind == "F" for kind, _ in noted)
+        if runs > 3 * layers:
+            most = f"a stage of {layers} does so {3 * layers} times"
+            return f"{where} rank {rank} runs layers {runs} times, where {most}."
     return ""
 
 

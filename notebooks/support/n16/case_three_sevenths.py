@@ -74,7 +74,7 @@ def drawn_9(seed: int, depth: int, count: int, width: int = 3) -> dict[str, Any]
 
 
 #: Ranks: seed, rows, micro-batches.
-TRIALS = {4: [(1, 10, 4), (6, 6, 3)], 2: [(2, 8, 3), (3, 5, 5)], 3: [(4, 11, 4)], 1: [(5, 7, 2)]}
+TRIALS = {4: [(1, 10, 4), (6, 10, 6)], 2: [(2, 8, 3), (3, 5, 5)], 3: [(4, 11, 4)], 1: [(5, 7, 2)]}
 
 
 def fault_of_9(job: Callable[..., Any]) -> str:

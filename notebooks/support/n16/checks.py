@@ -129,7 +129,7 @@ check_state = Exercise(
                 "        found = zlib.crc32(value.numpy().tobytes(), found)\n"
                 '    if found.to_bytes(4, "little") != checksum:\n',
             ),
-            "torch.load misses a changed byte: keep a checksum in the file, and compare it before anything else.": (
+            "torch.load misses a changed byte: keep a checksum of all bytes in the file, and compare it first.": (
                 "!= checksum",
                 "== None",
             ),

@@ -6,6 +6,8 @@ counted where all of them come through, in torch. Whoever takes another way is n
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -64,7 +66,25 @@ def with_first_weights(dist, name, **given):
         handle.remove()
 
 
+def with_largest_noted(dist, name, **given):
+    whole = dist.all_reduce
+    told = []
+
+    def noted(tensor, op=dist.ReduceOp.SUM, *others, **named):
+        if op == dist.ReduceOp.MAX and tensor.numel() == 1:
+            told.append(tensor.item())
+        return whole(tensor, op, *others, **named)
+
+    dist.all_reduce = noted
+    try:
+        return globals()[name](dist, **given), told
+    finally:
+        dist.all_reduce = whole
+
+
 def with_tasks_noted(dist, name, layers, **given):
+    from support.n16.counted import note_messages  # a rank gets the text of this function alone
+
     tasks = []
 
     def note(module, inputs, out):
@@ -74,11 +94,75 @@ def with_tasks_noted(dist, name, layers, **given):
             out.register_hook(lambda _: tasks.append(("B", number)))
 
     handles = [layer.register_forward_hook(note) for layer in layers]
+    put_back = note_messages(dist, tasks)
     try:
         return globals()[name](dist, layers=layers, **given), tasks
     finally:
+        put_back()
         for handle in handles:
             handle.remove()
+
+
+class MessageSent:
+    """What isend returns, here kept alive by us, so that a message whose handle is dropped does not hang its peer."""
+
+    def __init__(self, work, dropped):
+        self.work = work
+        self.dropped = dropped
+        self.waited = False
+
+    def wait(self, *timeout):
+        """Wait as the work does."""
+        self.waited = True
+        return self.work.wait(*timeout)
+
+    def is_completed(self):
+        """Ask the work."""
+        self.waited = self.waited or self.work.is_completed()
+        return self.work.is_completed()
+
+    def __getattr__(self, asked):
+        return getattr(self.work, asked)
+
+    def __del__(self):
+        if not self.waited:
+            self.dropped.append(self.work)
+
+
+def note_messages(dist, tasks):
+    """Note ("S", peer) among the tasks for each message that the main thread sends; return what ends the noting.
+
+    All messages come through isend. A handle that nobody keeps is told where the next message begins.
+    """
+    inside = dist.distributed_c10d
+    begin = {"isend": inside.isend, "irecv": inside.irecv}
+    dropped = []
+
+    def kept():
+        if dropped:
+            raise RuntimeError(
+                "what isend has returned is gone before anybody has waited for it: keep it, or the message may never "
+                "leave"
+            )
+
+    def isend(tensor, dst=None, group=None, tag=0, group_dst=None):
+        kept()
+        if threading.current_thread() is threading.main_thread():
+            tasks.append(("S", group_dst if dst is None else dst))
+        work = begin["isend"](tensor, dst, group, tag, group_dst)
+        return None if work is None else MessageSent(work, dropped)
+
+    def irecv(*tensor, **named):
+        kept()
+        return begin["irecv"](*tensor, **named)
+
+    def have(isend, irecv):
+        for owner in (dist, inside):
+            owner.isend = isend
+            owner.irecv = irecv
+
+    have(isend, irecv)
+    return lambda: have(**begin)
 
 
 def with_looks_counted(dist, name, **given):

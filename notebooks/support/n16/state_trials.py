@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ FILE_OF_ITS_OWN = {
     "is not defined": "save and load go into a file of their own, which imports io, os, zlib and torch: import or "
     "define anything else inside the function."
 }
+FOLDER_MADE = "save makes a folder of its own; the folder of path is the only one that it may use."
 MORE: Any = {"step": 3, "dealer": {"epoch": 0, "consumed": 180}}
 
 
@@ -57,6 +59,7 @@ def fault_of_state(pair: tuple[Any, Any]) -> str:
             or _fault_of_loading_elsewhere(pair, write, path)
             or _fault_of_saving(write, path, _new(3))
             or _fault_of_saving(write, path, _small())
+            or _fault_of_the_first_save(write, path)
             or _fault_of_what_is_left(write, read, path)
             or _fault_of_damage(write, read, path)
         )
@@ -145,12 +148,18 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
         other = _new(1, momentum)
         _go_on(first, range(3))
         with in_case("the first save", FILE_OF_ITS_OWN):
-            write(path, *first, MORE)
+            more = _saved(write, path, first)
+        if not _same(more, MORE):
+            new = ", ".join(str(key) for key in more if key not in MORE)
+            now = f"it now has {new}, too" if new else f"it is now {more}"
+            return f"save has changed the dictionary more, which belongs to its caller: {now}."
         if not path.exists():
             there = ", ".join(sorted(each.name for each in path.parent.iterdir())) or "nothing"
             return f"save(path, …) has left no file at path, {path.name}; in its folder lies {there}."
         with in_case("load after the first save", FILE_OF_ITS_OWN):
             found = read(path, *again)
+        if not path.exists():
+            return "load has taken the file away: all ranks load it, and so does the next restart."
         if isinstance(found, dict) and found.keys() != MORE.keys():
             return f"load should return {MORE}, it returned a dictionary with {', '.join(map(str, found))}."
         if not _equal(first[0], again[0]):
@@ -173,8 +182,15 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
         if not _equal(first[0], again[0]):
             return "load gives the right weights, but three steps later they are not those of a run nothing disturbed."
         path.unlink()
-        write(path, *_new(2), MORE)  # the older file
+        _saved(write, path, _new(2))  # the older file
     return ""
+
+
+def _saved(write: Any, path: Path, run: Training) -> Any:
+    """Save, and return what `save` has left of its `more`, a dictionary of its own: an answer may write into it."""
+    more = deepcopy(MORE)
+    write(path, *run, more)
+    return more
 
 
 def _short(value: Any) -> str:
@@ -191,7 +207,7 @@ def _fault_of_loading_elsewhere(pair: tuple[Any, Any], write: Any, path: Path) -
         return ""
     file = path.with_name("small.pt")
     with in_case("save of a small state", FILE_OF_ITS_OWN):
-        write(file, *_small(), MORE)
+        _saved(write, file, _small())
     given = {"text": text, "name": pair[1].__name__, "file": str(file)}
     (stand,) = on_ranks(loaded_elsewhere, 1, given)
     if stand.how == "done" and stand.value == MORE:
@@ -260,9 +276,9 @@ def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
     _empty_but_for(path)
     with in_case("save where an older file stands", FILE_OF_ITS_OWN):
         try:
-            seen, left = _watch(path, lambda: write(path, *run, MORE))
+            seen, left = _watch(path, lambda: _saved(write, path, run))
         except _FolderMade:
-            return "save makes a folder of its own; the folder of path is the only one that it may use."
+            return FOLDER_MADE
     new = path.read_bytes()
     for content, beside in seen:
         if content in (old, new):
@@ -272,9 +288,30 @@ def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
         named_first = "; it has got its name before all of it was written" if left and not beside else ""
         said = f"save again, and for a moment the file at path {held}{though}{named_first}"
         known_by = ("moment", content is None, bool(content), beside, bool(left))
-        return Fault(f"{said}; a kill then costs the state.", known_by)
+        return Fault(f"{said}; a kill then leaves no whole file there.", known_by)
     if not left:
         return "the new file is not written in path's folder: only inside one file system is renaming one operation."
+    return ""
+
+
+def _fault_of_the_first_save(write: Any, path: Path) -> str:
+    """Watch a save where no file stands yet: whoever begins with `if path.exists()` does so behind a kill, too."""
+    old = path.read_bytes()
+    path.unlink()
+    _empty_but_for(path)
+    with in_case("the first save", FILE_OF_ITS_OWN):
+        try:
+            seen, _ = _watch(path, lambda: _saved(write, path, _new(3)))
+        except _FolderMade:
+            return FOLDER_MADE
+    new = path.read_bytes()
+    path.write_bytes(old)
+    for content, _ in seen:
+        if content not in (None, new):
+            return (
+                f"the first save, and for a moment the file at path has {len(content):,} bytes of {len(new):,}; after "
+                "a kill there is a file, and no restart can load it."
+            )
     return ""
 
 
@@ -297,12 +334,29 @@ def _fault_of_what_is_left(write: Any, read: Any, path: Path) -> str:
         return stop
 
     with in_case("save, interrupted while it writes", FILE_OF_ITS_OWN):
-        _traced(stop, lambda: write(path, *_new(4), MORE))
+        _traced(stop, lambda: _saved(write, path, _new(4)))
     if path.read_bytes() != old:
         return "interrupted while it wrote the new file, save has put the unfinished one in the place of the old."
     _empty_but_for(path)
-    _, left = _watch(path, lambda: write(path, *_new(5), MORE))
-    return _fault_of_litter(write, read, path, left, 0.5) or _fault_of_litter(write, read, path, left, 2)
+    _, left = _watch(path, lambda: _saved(write, path, _new(5)))
+    return (
+        _fault_of_loading_behind_a_kill(read, path, left)
+        or _fault_of_litter(write, read, path, left, 0.5)
+        or _fault_of_litter(write, read, path, left, 2)
+    )
+
+
+def _fault_of_loading_behind_a_kill(read: Any, path: Path, left: dict[str, bytes]) -> str:
+    """Load where the whole file of a run lies at path, and half of each file that a save begins lies beside it."""
+    for name, content in left.items():
+        (path.parent / name).write_bytes(content[: len(content) // 2])
+    run = _new(7)
+    begun = "a kill has left half a file beside the whole one at path, and load"
+    try:
+        read(path, *run)
+    except Exception as error:
+        return f"{begun} raises {named(error)}.".replace(f"{path.parent}{os.sep}", "")
+    return "" if _equal(run[0], _new(5)[0]) else f"{begun} gives another state than that of the whole one."
 
 
 def _fault_of_litter(write: Any, read: Any, path: Path, left: dict[str, bytes], share: float) -> str:
@@ -311,7 +365,7 @@ def _fault_of_litter(write: Any, read: Any, path: Path, left: dict[str, bytes], 
         (path.parent / name).write_bytes((2 * content)[: int(share * len(content))])
     begun = "half a file" if share < 1 else "a longer file"
     try:
-        write(path, *_new(6), MORE)
+        _saved(write, path, _new(6))
     except Exception as error:
         said = f"after a kill has left an unfinished file, save raises {named(error)}."
         return said.replace(f"{path.parent}{os.sep}", "")
@@ -330,7 +384,7 @@ def _fault_of_damage(write: Any, read: Any, path: Path) -> str:
     """Take the file alone into another folder, and damage it there."""
     run = _new(6)
     _go_on(run, range(2))
-    write(path, *run, MORE)
+    _saved(write, path, run)
     folder = path.parent / "elsewhere"
     folder.mkdir()
     alone = folder / path.name

@@ -34,6 +34,17 @@ def test_so_many_noises_differ_as_a_rank_has_rows():
     assert case_more_rows.FORECAST_6 == 5120 / 64
 
 
+@pytest.mark.parametrize("spread, helps", [(0.0, False), (4.0, True)])
+def test_more_ranks_help_only_where_the_rows_vary_more_than_their_noise(spread, helps):
+    varies = []
+    for world in (1, 4):
+        rows = spread * torch.randn(world * 120, 3, generator=torch.Generator().manual_seed(3))
+        given = {"rows": rows, "batch_size": 4, "epochs": 2, "seed": 1}
+        varies.append(float(on_ranks(case_more_rows.sick_6(), world, given)[0].said[-1].split()[-1]))
+    assert (varies[1] < 0.9 * varies[0]) == helps
+    assert helps or varies[1] == varies[0]
+
+
 def test_backward_sends_to_dropped_ones_as_often_as_two_draws_say():
     def first_gradients(dist, name, count):
         class Noted(nn.Module):  # noqa: F821

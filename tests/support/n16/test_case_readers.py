@@ -3,8 +3,11 @@
 import pytest
 
 from support.kit.mistakes import edited
+from support.kit.source import source_of
 from support.n16 import (
     case_four_numbers,
+    case_good_at_home,
+    case_half_the_memory,
     case_higher_curve,
     case_less_to_keep,
     case_longer_rows,
@@ -40,6 +43,17 @@ def one_world():
         case.TRIALS = trials
 
 
+def body_behind(job, start):
+    """Return the text of a job from this line on."""
+    text = source_of(job)
+    return text[text.index(start) :]
+
+
+def body_between(job, start, end):
+    text = source_of(job)
+    return text[text.index(start) : text.index(end)]
+
+
 NOISE = "torch.randn(len(mine), rows.shape[1])"
 MEAN = "                dist.all_reduce(parameter.grad)\n                parameter.grad /= world\n"
 AT_END = (
@@ -64,8 +78,127 @@ FIRST_F = (
     "        if ahead + i < micro_batches:\n            forward(ahead + i)\n        backward(i)\n",
 )
 
+SEEDED = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+SHARED = (
+    (SEEDED, f"{SEEDED}    own = torch.Generator().manual_seed(seed + 100 + rank)\n"),
+    (NOISE, f"0.8 * {NOISE} + 0.6 * torch.randn(len(mine), rows.shape[1], generator=own)"),
+)
+MADE_UP = (
+    '    print(f"{len(done)}',
+    "    ahead = min(micro_batches, world - rank)\n"
+    '    done = [("F", i) for i in range(ahead)]\n'
+    "    for i in range(micro_batches):\n"
+    '        done.append(("B", i))\n'
+    "        if ahead + i < micro_batches:\n"
+    '            done.append(("F", ahead + i))\n'
+    '    print(f"{len(done)}',
+)
+BODY_8 = body_behind(case_three_cuts.job_8, "    stage = nn.Sequential")
+BODY_12 = body_between(case_less_to_keep.job_12, "    stage = layers", "    print")
+ALONE_8 = """\
+    model = nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.5)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.mse_loss(model(rows), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+    return [p.detach() for layer in layers[rank * each : (rank + 1) * each] for p in layer.parameters()]
+"""
+WHOLE_12 = """\
+    stage = layers[rank]
+    F.mse_loss(nn.Sequential(*layers)(rows), targets).backward()
+"""
+LATE = (
+    ("            sent.append(dist.isend(x.grad, rank - 1))\n", "            late.append(x.grad)\n"),
+    ("    sent = []\n", "    sent = []\n    late = []\n"),
+    (
+        "            forward(ahead + i)\n    for",
+        "            forward(ahead + i)\n        if rank > 0:\n            dist.send(late.pop(0), rank - 1)\n    for",
+    ),
+)
+DROPPED = (("sent.append(dist.isend(y.detach(), rank + 1))", "dist.isend(y.detach(), rank + 1)"),)
+
 #: Case, edits of the sick job or of the right one, what is said, and what would be false of it.
 ANSWERS = {
+    "6 a seed that is a factor": (
+        6,
+        1,
+        [(SEEDED, f"{SEEDED}    torch.manual_seed(seed * (rank + 1))\n")],
+        "and seed 0 row",
+        "",
+    ),
+    "6 the rank alone": (
+        6,
+        1,
+        [(SEEDED, f"{SEEDED}    torch.manual_seed(rank)\n")],
+        "draws the same noise with seed 1 and with seed 11",
+        "",
+    ),
+    "6 a part of it shared": (6, 1, SHARED, "of rank 0 and that of rank 1 go together", ""),
+    "6 stretched": (6, 1, [(NOISE, f"{NOISE} * (1 + 0.05 * rank)")], "go together: their correlation is 1.00", ""),
+    "6 moved": (6, 1, [(NOISE, f"{NOISE} + 0.1 * rank - 0.05")], "go together: their correlation is 1.00", ""),
+    "6 columns rolled": (6, 1, [(NOISE, f"{NOISE}.roll(rank, 1)")], "go together: their correlation is 1.00", ""),
+    "5 all on rank 0": (
+        5,
+        0,
+        [
+            ("texts[rank::world]", "texts if rank == 0 else []"),
+            (
+                "        dist.all_reduce(weight",
+                "        weight.grad = 0 * weight.detach() if rank else weight.grad\n        dist.all_reduce(weight",
+            ),
+        ],
+        "rank 1 computes no token",
+        "",
+    ),
+    "5 parts weighed by their texts": (
+        5,
+        1,
+        [("/ len(parts)", "* len(part) / len(mine)")],
+        "That weighs a part by its texts",
+        "A token of a short part",
+    ),
+    "3 a bias of its own": (
+        3,
+        0,
+        [("    return model", "    model.bias.data += rank\n    return model")],
+        "the bias is 1",
+        "",
+    ),
+    "3 no bias": (3, 0, [("return model.state_dict()", 'return {"weight": model.weight}')], "no bias in it", ""),
+    "8 each the whole": (
+        8,
+        0,
+        [(BODY_8, ALONE_8)],
+        "rank 0 runs layers 12 times, where a stage of 2 does so 6 times",
+        "",
+    ),
+    "9 chunks": (9, 0, [("tensor_split(micro_batches)", "chunk(micro_batches)")], "a rank makes 5 forwards, not 6", ""),
+    "9 an isend dropped": (9, 0, [("dist.send(torch.cat", "dist.isend(torch.cat")], "is gone before anybody", "`raise"),
+    "11 by content": (
+        11,
+        0,
+        [
+            (
+                "torch.tensor([len(text) for text in row]))\n",
+                "torch.tensor([len(text) for text in row]))\n"
+                "        text = torch.tensor([hash(tuple(row[i].tolist())) % 2**40 for i in text.tolist()])\n",
+            )
+        ],
+        "each text read alone",
+        "",
+    ),
+    "12 made up": (
+        12,
+        0,
+        [("ahead = min(micro_batches, world - rank)", "ahead = micro_batches"), MADE_UP],
+        "its layer has done FFFFFFF",
+        "",
+    ),
+    "12 each the whole": (12, 0, [(BODY_12, WHOLE_12), MADE_UP], "its layer has done", ""),
+    "12 gradients sent later": (12, 0, LATE, "ticks, a tick for each task", ""),
+    "12 a handle dropped": (12, 0, DROPPED, "is gone before anybody", "`raise"),
     "6 each trains alone": (6, 0, [(MEAN, "                pass\n"), AT_END], "from those of one process", ""),
     "6 noise not in the loss": (6, 0, [("rows[mine] + noise", "rows[mine]")], "from those of one process", ""),
     "6 the sum": (6, 0, [("parameter.grad /= world", "pass")], "from those of one process", ""),
@@ -88,6 +221,35 @@ ANSWERS = {
         [(BY_RANDOM, "[(b + epoch + 1) % len(batches) for b in range(len(batches))]")],
         "turns only once",
         "from short to long",
+    ),
+    "10 sorted but for two pairs": (
+        10,
+        0,
+        [
+            (
+                BY_RANDOM,
+                "(lambda o: [*o[1::-1], *o[2:-2], *o[:-3:-1]])(list(range(len(batches))))[:: 1 - 2 * (epoch % 2)]",
+            )
+        ],
+        "steps from length to length",
+        "from short to long",
+    ),
+    "10 another order than it says": (
+        10,
+        0,
+        [
+            (
+                "manual_seed(seed)\n    seen = []",
+                "manual_seed(1000 * seed + rank)\n    seen = []\n    plan = torch.Generator().manual_seed(seed)",
+            ),
+            (
+                "        for number in",
+                "        said = torch.randperm(len(batches), generator=plan).tolist()\n        for number in",
+            ),
+            ("seen.append((epoch, batch))", "seen.append((epoch, batches[said.pop()]))"),
+        ],
+        "says that it has a batch of",
+        "",
     ),
     "10 longest first": (
         10,
@@ -161,3 +323,59 @@ def test_two_orders_that_alternate_are_not_new_ones():
     job = edited(check_job_1.reference[0], ("1000 * epoch + rank", "1000 * (epoch % 2) + rank"))
     message = check_job_1(job, check_job_1.reference[1]).message
     assert "takes its rows in epoch 2 in the order of epoch 0" in message
+
+
+FEWER = ("num_workers=workers", "num_workers=min(1, workers)")
+MORE = ("num_workers=workers", "num_workers=2 * workers")
+KEPT = (
+    (
+        "            ctx.save_for_backward(x)\n            return block(x)\n",
+        "            with torch.enable_grad():\n"
+        "                ctx.x = x.detach().requires_grad_()\n"
+        "                ctx.out = block(ctx.x)\n"
+        "            return ctx.out.detach()\n",
+    ),
+    (
+        "            (x,) = ctx.saved_tensors\n            x = x.detach().requires_grad_()\n",
+        "            x = ctx.x\n",
+    ),
+    ("                out = ctx.block(x)\n", "                ctx.block(x)\n            out = ctx.out\n"),
+)
+
+
+@pytest.mark.parametrize("change, told", [
+    (FEWER, "has 1 worker, where it is given 2"), (MORE, "has 4 workers, where it is given 2"),
+])  # fmt: skip
+def test_as_many_workers_read_as_the_job_is_given(change, told):
+    job = edited(case_good_at_home.job_4, change)
+    assert told in case_good_at_home.check_job_4(job, case_good_at_home.FORECAST_4).message
+
+
+def test_a_graph_that_is_kept_is_not_computed_again_by_a_run_for_the_look_of_it():
+    job = edited(case_half_the_memory.job_7, *KEPT)
+    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
+    assert "still keeps what it has computed in forward when it runs again" in message
+
+
+def test_without_recompute_nothing_is_computed_again():
+    job = edited(case_half_the_memory.job_7, (" if recompute else block(x)", ""))
+    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
+    assert "without recompute a block runs 6 times in 3 steps" in message
+
+
+FRIDAY = "share = -(-len(rows) // world)  # rounded up"
+
+
+@pytest.mark.parametrize("change, told", [
+    ((FRIDAY, "share = len(rows) // world + 1"), "2 times a row comes again; less than a batch a rank would do"),
+    ((FRIDAY, "share = (len(rows) // (world * batch_size) + 1) * batch_size"), "2 times a row comes again"),
+    (("1000 * epoch + rank", "1000 * min(epoch, 2) + rank"), "takes its rows in epoch 3 in the order of epoch 2"),
+])  # fmt: skip
+def test_friday_is_tried_at_the_edge_of_its_promises(change, told):
+    assert told in check_job_1(edited(check_job_1.reference[0], change), check_job_1.reference[1]).message
+
+
+@pytest.mark.parametrize("given", [0.18, 0.179, 0.1795])
+def test_a_share_may_be_rounded(given):
+    verdict = case_three_sevenths.check_job_9(case_three_sevenths.job_9, given)
+    assert verdict, verdict.message

@@ -250,6 +250,32 @@ def test_a_barrier_at_the_end_makes_both_ranks_wait_and_detail_sees_equal_calls(
     stands = on_ranks(SICK["job_1"], 2, given, environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
     assert [len(stand.said) for stand in stands] == [2, 3]  # it lets two epochs pass
     assert "CollectiveFingerPrint" not in stands[0].told
+    assert [stand.how for stand in stands] == ["raised", "done"]
+    assert "Ranks 1 failed to pass" in stands[0].told
+
+
+# ---- what is asked before it is shown
+
+
+def test_torch_load_takes_a_flipped_bit_without_a_word(tmp_path):
+    torch.save({"weight": torch.ones(1000)}, tmp_path / "flipped.pt")
+    content = bytearray((tmp_path / "flipped.pt").read_bytes())
+    content[len(content) // 8 * 4 + 2] ^= 64
+    (tmp_path / "flipped.pt").write_bytes(content)
+    weight = torch.load(tmp_path / "flipped.pt")["weight"]
+    wrong = int((weight != 1).sum())
+    assert "that is it" in checks.guess_flipped("B" if wrong else "C").message
+
+
+def test_a_monitored_barrier_that_rank_0_does_not_reach_names_nobody():
+    def job(dist):
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.zeros(1))
+        dist.monitored_barrier(timeout=timedelta(seconds=1))  # noqa: F821
+
+    stands = on_ranks(job, 3, {})
+    named = sum(stand.how == "raised" for stand in stands)
+    assert "that is it" in checks.guess_named(named).message
 
 
 # ---- ranks

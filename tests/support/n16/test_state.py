@@ -190,3 +190,54 @@ def test_a_state_that_only_this_process_knows_is_none():
     known = edited(built.load, ('state["more"]', "save.more"))
     message = n16.check_state(kept, known).message
     assert "has no attribute 'more'" in message
+
+
+# ---- whoever calls
+
+
+def test_a_save_that_writes_into_its_caller_s_dictionary_is_told_so_and_spoils_no_other_answer():
+    into_more = edited(
+        built.save,
+        (
+            'state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "more": more}',
+            'more["model"] = model.state_dict()\n    more["optimizer"] = optimizer.state_dict()\n    state = more',
+        ),
+    )
+    out_of_it = edited(
+        built.load, ('state["more"]', '{key: state[key] for key in state if key not in ("model", "optimizer")}')
+    )
+    message = n16.check_state(into_more, out_of_it).message
+    assert (
+        "save has changed the dictionary more, which belongs to its caller: it now has model, optimizer, too."
+        in message
+    )
+    verdict = n16.check_state(built.save, built.load)
+    assert verdict, verdict.message
+
+
+def test_a_load_that_takes_the_file_away_is_told_so():
+    away = edited(built.load, ('return state["more"]', 'path.unlink()\n    return state["more"]'))
+    assert "load has taken the file away" in n16.check_state(built.save, away).message
+
+
+def test_the_first_save_is_watched_too():
+    straight = edited(
+        built.save,
+        (
+            '    unfinished = f"{path}.unfinished"\n',
+            '    unfinished = f"{path}.unfinished" if path.exists() else path\n',
+        ),
+        ("    os.replace(unfinished, path)", "    if unfinished != path:\n        os.replace(unfinished, path)"),
+    )
+    message = n16.check_state(straight, built.load).message
+    assert "the first save, and for a moment the file at path has " in message
+    assert "no restart can load it" in message
+
+
+def test_behind_a_kill_load_takes_the_whole_file_not_what_lies_beside_it():
+    beside = edited(
+        built.load,
+        ('open(path, "rb")', 'open(f"{path}.unfinished" if os.path.exists(f"{path}.unfinished") else path, "rb")'),
+    )
+    message = n16.check_state(built.save, beside).message
+    assert "a kill has left half a file beside the whole one at path, and load raises ValueError" in message

@@ -178,9 +178,8 @@ def make_plan(
 
     memory_rule(model, n, held, recompute, zero, replicas): bytes of a rank; ZeRO-1 is used. exposed_rule(reduce,
     backward, buckets): seconds; it is asked where a rank has one stage and whole backwards, else the timeline is read.
-    gather_waits: the first forward waits until all new weights are gathered; otherwise a layer waits for its own, which
-    is `exposed_rule` from right to left. size: sequences of a micro-batch; those of `model` have one. stages_per_rank:
-    so many at most.
+    gather_waits: the first forward waits until all new weights are gathered; otherwise a layer waits for its own.
+    size: sequences of a micro-batch; those of `model` have one. stages_per_rank: so many at most.
     Raises ValueError where ranks, layers or the batch can't be divided.
     """
     n = partitions

@@ -174,6 +174,8 @@ def _fault_of_gradient(
         return f"{name} has the shape {shape}, not {tuple(mean.shape)}."
     if got.dtype != mean.dtype:
         return f"{name} was of {_kind(mean)}, and now is of {_kind(got)}."
+    if got.requires_grad:
+        return f"{name} asks for a gradient itself, and did not before."
     away = away_from(got, mean, within=1e-10 if mean.dtype == torch.float64 else 1e-6)
     own = stage.gradient(rank, k)
     if away and own is not None and torch.equal(got, own):

@@ -50,12 +50,12 @@ def drawn_order(ranks: int, micro_batches: int, seed: int) -> list[list[ActionPa
         done[rank].append(pair)
 
 
-def far_apart(micro_batches: int) -> list[list[ActionPair]]:
-    """Return an order of two ranks that lets them drift apart: all forwards first, beside each backward at once."""
+def far_apart(micro_batches: int, ranks: int) -> list[list[ActionPair]]:
+    """Return an order that lets ranks drift apart: the first goes all forward, the others back after each forward."""
     numbers = range(micro_batches)
     all_forwards = [("F", i) for i in numbers] + [("B", i) for i in numbers]
     one_by_one = [(op, i) for i in numbers for op in ("F", "B")]
-    return [all_forwards, one_by_one]
+    return [all_forwards, *[one_by_one] * (ranks - 1)]
 
 
 def shown(pairs: Sequence[ActionPair]) -> str:

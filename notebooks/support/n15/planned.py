@@ -21,8 +21,8 @@ from lib.timeline import Span
 class PlannedOrder(NamedTuple):
     """An order of m micro-batches on n ranks; a forward of one micro-batch through a rank's layers takes 1.
 
-    seconds: until the last rank is done. held: micro-batches whose activations a rank holds at most. looped: a rank has
-    several stages. halves: its backward is cut in two.
+    seconds: until the last rank is done. held: micro-batches whose activations a rank holds at most. stages: of a rank.
+    halves: its backward is cut in two.
     complete: for the 1st, 2nd, … layer of a rank whose gradient is complete, when that is on the slowest rank, counted
     from the end of the pipeline, so never above 0. needed: when a rank needs the new weights of its 1st, 2nd, … layer.
     """
@@ -30,7 +30,7 @@ class PlannedOrder(NamedTuple):
     name: str = ""
     seconds: float = math.inf
     held: float = 0.0
-    looped: bool = False
+    stages: int = 1
     halves: bool = False
     complete: tuple[float, ...] = ()
     needed: tuple[float, ...] = ()
@@ -55,7 +55,7 @@ def planned_orders(n: int, layers: int, rounds: float, message: float, m: int) -
     """Return all orders of lib that flush, with every number of stages a rank, for n ranks of `layers` / n layers each.
 
     rounds, message: a backward and a message, in forwards of a rank. A table has 2n micro-batches at most; each further
-    one takes what the simulator says between 2n and 4n, and hides nothing more.
+    one takes and holds what it does between 2n and 4n, and hides nothing more.
     """
     first = min(m, 2 * n)
     found = []
@@ -77,7 +77,10 @@ def planned_orders(n: int, layers: int, rounds: float, message: float, m: int) -
                     maker.name, maker.make(2 * first, n, **parameters), n, layers, rounds, message
                 )
                 each = (longer.seconds - order.seconds) / first
-                order = order._replace(seconds=order.seconds + (m - first) * each)
+                more = (longer.held - order.held) / first
+                order = order._replace(
+                    seconds=order.seconds + (m - first) * each, held=order.held + (m - first) * more
+                )
             found.append(order)
     return tuple(found)
 
@@ -126,7 +129,7 @@ def _order_of(name: str, table: Schedule, n: int, layers: int, rounds: float, me
         name=name,
         seconds=trace.makespan,
         held=max(live_activations(table)) / per_rank,
-        looped=per_rank > 1,
+        stages=per_rank,
         halves=any(action.op == "W" for _, action in table),
         complete=tuple(max(of_ranks) for of_ranks in zip(*complete, strict=True)),
         needed=tuple(min(of_ranks) for of_ranks in zip(*needed, strict=True)),

@@ -145,7 +145,7 @@ class Traffic(NamedTuple):
 
     def not_hidden(self, order: PlannedOrder) -> tuple[float, float]:
         """Return what an order leaves of the reduction and of the gathering."""
-        if order.looped:
+        if order.stages > 1 or order.halves:
             left = self.forward * order.left_of(self.reduce / self.forward)
             late = self.forward * order.late_by(self.gather / self.forward)
         else:
@@ -170,15 +170,16 @@ def make_plan(
     only_1f1b: bool = False,
     gather_waits: bool = True,
     size: int = 1,
+    stages_per_rank: int = 32,
     model: Model = LARGE,
     machine: Machine = GPUS,
 ) -> Plan:
     """Return the schedule with the fastest step for so many ranks in pipelines of `partitions`, and what it takes.
 
     memory_rule(model, n, held, recompute, zero, replicas): bytes of a rank; ZeRO-1 is used. exposed_rule(reduce,
-    backward, buckets): seconds; it is asked where a rank has one stage, and where it has several the timeline is read.
-    gather_waits: the first forward waits until all new weights are gathered; otherwise a layer waits for its own, which
-    is `exposed_rule` from right to left. size: sequences of a micro-batch; those of `model` have one.
+    backward, buckets): seconds; it is asked where a rank has one stage and whole backwards, else the timeline is read.
+    gather_waits: the first forward waits until all new weights are gathered; otherwise a layer waits for its own.
+    size: sequences of a micro-batch; those of `model` have one. stages_per_rank: so many at most.
     Raises ValueError where ranks, layers or the batch can't be divided.
     """
     n = partitions
@@ -200,7 +201,8 @@ def make_plan(
     buckets = model.layers // n
     traffic = Traffic(4 * sent, 2 * sent, gather_waits, forward, rounds * forward, buckets, exposed_rule)
     fitting = _fitting(n, model.layers, rounds, round(message / forward, 3), most, m, only_1f1b)
-    found = min(fitting, key=traffic.merit, default=NOTHING_FITS)
+    allowed = (order for order in fitting if order.stages <= stages_per_rank)
+    found = min(allowed, key=traffic.merit, default=NOTHING_FITS)
     left, late = traffic.not_hidden(found)
     return Plan(
         ranks=ranks,

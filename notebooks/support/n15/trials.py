@@ -51,15 +51,22 @@ _MEANINGS = {
     "waits in recv": "A rank waits for what nobody sends.",
 }
 
-#: Ranks, micro-batches, and whether gradients of another step are there already.
-_JOBS = ((2, 4, True), (2, 1, True), (3, 4, True), (2, 3, False))
+#: Ranks, micro-batches, whether gradients of another step are there already, and the rows of a micro-batch.
+_JOBS = (
+    (2, 4, True, 2),
+    (2, 1, True, 2),
+    (3, 4, True, 2),
+    (2, 3, False, 2),
+    (4, 2, True, 3),
+    (2, 6, True, 3),
+)
 
 
 def fault_of_step(answer: Any) -> str:
-    """Run a tiny tower on 2 and 3 imitated ranks; say what differs first from one process, and what was done when."""
-    for n, m, left in _JOBS:
+    """Run a tiny tower on 2 to 4 imitated ranks; say what differs first from one process, and what was done when."""
+    for n, m, left, rows in _JOBS:
         where = f"{n} ranks, {plural(m, 'micro-batch', 'micro-batches')}"
-        job = _TinyJob(n, m, left)
+        job = _TinyJob(n, m, left, rows)
 
         def step(rank: int, *given: Any) -> Any:
             return answer(*given)
@@ -92,7 +99,7 @@ def fault_of_follow(answer: Any) -> str:
     """Run orders of lib and random ones on 2 to 4 imitated ranks; say what differs first from one process."""
     tables = [(name, [pairs_of(make(m, n), rank) for rank in range(n)], m) for name, make, n, m in _ORDERS]
     tables += [(f"random order {seed}", drawn_order(n, m, seed), m) for n, m, seed in _DRAWN]
-    tables += [("GPipe before one by one", far_apart(12), 12)]
+    tables += [("GPipe before one by one", far_apart(40, 3), 40)]
     for name, table, m in tables:
         n = len(table)
         where = f"{name} on {n} ranks, {plural(m, 'micro-batch', 'micro-batches')}"
@@ -131,14 +138,19 @@ class _Border(torch.autograd.Function):
 
 
 class _Noting(nn.Module):
-    """A last layer that computes nothing: it notes ("F", k) and ("B", k) of the k-th micro-batch that came."""
+    """A last layer that computes nothing: it notes ("F", k) and ("B", k) of the k-th micro-batch that came.
+
+    evaluated: one came in eval mode.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.log: Log = []
+        self.evaluated = False
 
     def forward(self, y: Tensor) -> Tensor:
         """Return y."""
+        self.evaluated = self.evaluated or not self.training
         place = sum(what == "F" for what, _ in self.log)
         noted: Tensor = _Border.apply(y, self.log, place)  # type: ignore[no-untyped-call]
         return noted
@@ -160,18 +172,19 @@ def _tiny_tower() -> nn.Sequential:
 
 
 class _TinyJob:
-    """A tower of four layers on n ranks, whose batch goes through in m micro-batches of two rows.
+    """A tower of four layers on n ranks, whose batch goes through in m micro-batches of some rows.
 
     left: something stands in every .grad already.
     """
 
-    def __init__(self, n: int, m: int, left: bool) -> None:
+    def __init__(self, n: int, m: int, left: bool, rows: int = 2) -> None:
         self.n = n
         self.m = m
         self.left = left
+        self.rows = rows
         self.balance = even_balance(4, n)
-        self.images = random_tensor(2 * m, 1, 8, 8, seed=1).abs()
-        self.targets = torch.arange(2 * m) % 10
+        self.images = random_tensor(rows * m, 1, 8, 8, seed=1).abs()
+        self.targets = torch.arange(rows * m) % 10
         whole = _tiny_tower()
         loss = F.cross_entropy(whole(self.images), self.targets)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -199,21 +212,43 @@ class _TinyJob:
         first = sum(self.balance[:rank])
         before = rank - 1 if rank > 0 else None
         behind = rank + 1 if rank + 1 < self.n else None
-        images = self.images if before is None else None
-        targets = self.targets if behind is None else None
-        shape = (2, 1, 8, 8) if before is None else (2, _WIDTHS[first])
+        images = self.images.clone() if before is None else None
+        targets = self.targets.clone() if behind is None else None
+        shape = (self.rows, 1, 8, 8) if before is None else (self.rows, _WIDTHS[first])
         listening = Listening(dist, noting.log)
         loss = answer(rank, part, images, targets, self.m, before, behind, shape, listening)
         listening.end()
+        self.changed += self.changes(rank, part, noting) + self.changes_of_data(images, targets)
+        return loss, [p.grad for p in part.parameters()], noting.log
+
+    def changes(self, rank: int, part: nn.Module, noting: _Noting) -> list[str]:
+        """Say what of a rank's module a step has changed that is not its own."""
+        found = []
         if not part.training:
-            self.changed.append(
+            found.append(
                 f"the module of rank {rank} is in eval mode after the step, and was in training mode."
             )
+        elif noting.evaluated:
+            found.append(f"the module of rank {rank} was in eval mode while a micro-batch went through.")
+        if not torch.is_grad_enabled():
+            found.append(f"autograd is switched off on rank {rank} after the step.")
+        if not all(p.requires_grad for p in part.parameters()):
+            found.append(f"after the step a parameter of rank {rank} asks for no gradient any more.")
+        fresh = _cut(_tiny_tower(), self.balance)[rank]
+        if not all(torch.equal(p, q) for p, q in zip(part.parameters(), fresh.parameters(), strict=True)):
+            found.append(f"a weight of rank {rank} is another one after the step; the optimizer moves them.")
+        return found
+
+    def changes_of_data(self, images: Tensor | None, targets: Tensor | None) -> list[str]:
+        """Say what of the caller's rows a step has changed."""
+        found = []
         if images is not None and images.requires_grad:
-            self.changed.append(
-                "the images ask for a gradient after the step: they are the caller's, and data."
-            )
-        return loss, [p.grad for p in part.parameters()], noting.log
+            found.append("the images ask for a gradient after the step: they are the caller's, and data.")
+        if images is not None and not torch.equal(images, self.images):
+            found.append("the images are other ones after the step: they are the caller's.")
+        if targets is not None and not torch.equal(targets, self.targets):
+            found.append("the targets are other ones after the step: they are the caller's.")
+        return found
 
     def fault(self, answer: Any, where: str) -> str:
         """Say what is wrong with a step, "" if nothing."""

@@ -194,6 +194,7 @@ def test_a_tensor_is_no_plain_number_and_who_clips_leaves_the_weights_alone():
         ("    if not gradients:\n        return\n", "", "A stage may have no gradient at all."),
         ("flat / replicas", "flat / max(2, replicas)", "1 replica: gradient 0 of replica 0 is 0.5 times the mean"),
         ("flat / replicas", "flat // replicas", "of its length away from the mean"),
+        ("mean.view_as(gradient))", "mean.view_as(gradient)).requires_grad_()", "asks for a gradient itself"),
     ],
 )
 def test_a_wrong_mean_of_gradients_that_are_not_plain_is_told_where(old, new, says):

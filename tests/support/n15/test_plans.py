@@ -5,7 +5,7 @@ import pytest
 from lib.schedules import Costs, choose, looped_bfs, simulate, zbv
 from lib.timeline import Work, play
 from support.n15.planned import planned_orders
-from support.n15.plans import ORDERS, Machine, Model, every_plan, fastest_plan, links_of, make_plan
+from support.n15.plans import ORDERS, Machine, Model, Traffic, every_plan, fastest_plan, links_of, make_plan
 from support.n15.solved import exposed, step_parts
 from tests.lib.refusal import refuses
 
@@ -111,6 +111,35 @@ def test_with_several_stages_a_rank_the_reduction_begins_before_the_last_micro_b
     at_12 = every_plan(512, gather_waits=False, machine=Machine(between=12e9))
     assert [plan.schedule for plan in at_12[1:3]] == ["looped BFS"] * 2  # slower itself, and ready earlier
     assert fastest_plan(at_12).partitions == 4
+
+
+def test_an_order_that_holds_the_whole_batch_holds_more_the_larger_the_batch_is() -> None:
+    held = {order.name: order.held for order in planned_orders(2, 32, 2, 0.0, 16)}
+    assert (held["looped BFS"], held["GPipe"], held["1F1B"]) == (16, 16, 2)
+    larger = every_plan(512, gather_waits=False, model=Model(sequences=8192), machine=Machine(between=12e9))
+    assert all(plan.held == plan.micro_batches for plan in larger if plan.schedule == "looped BFS")
+    assert all(plan.memory <= 80e9 for plan in larger)
+
+
+def test_where_a_backward_is_cut_in_two_a_reduction_hides_behind_its_second_half_only() -> None:
+    order = next(order for order in planned_orders(4, 32, 2, 0.0, 8) if order.halves and order.stages == 1)
+    for reduce in (0.5, 4.0):
+        assert order.left_of(reduce) == pytest.approx(exposed(reduce, 1, 8))
+        traffic = Traffic(reduce, 0.1, True, 1.0, 2.0, 8, exposed)
+        assert traffic.not_hidden(order)[0] == pytest.approx(order.left_of(reduce))
+
+
+def test_few_stages_wins_with_stages_of_one_layer_only() -> None:
+    for between, winners_of in ((50e9, {2: 8, 4: 8, 8: 4, 16: 2}), (12e9, {2: 8, 4: 8, 8: 4, 16: 4})):
+        for most, wins in winners_of.items():
+            machine = Machine(between=between)
+            plans = every_plan(512, gather_waits=False, machine=machine, stages_per_rank=most)
+            assert fastest_plan(plans).partitions == wins
+    for how in ({"gather_waits": True}, {"gather_waits": False, "memory": 24e9}):
+        for cards in (8, 1):
+            machine = Machine(between=12e9, cards=cards, memory=how.get("memory", 80e9))
+            plans = every_plan(512, gather_waits=how["gather_waits"], machine=machine, largest=2)
+            assert fastest_plan(plans).partitions == 8
 
 
 def test_what_is_recomputed_goes_with_whole_backwards() -> None:

@@ -168,10 +168,42 @@ def test_what_a_step_is_given_stays_as_it_was(line, says):
     assert says in verdict.message
 
 
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("part.train(was)", "the module of rank 0 was in eval mode while a micro-batch went through"),
+        ("torch.set_grad_enabled(False)", "autograd is switched off on rank 0 after the step"),
+        ("part.requires_grad_(False)", "a parameter of rank 0 asks for no gradient any more"),
+        ("next(part.parameters()).data.mul_(0.9)", "a weight of rank 0 is another one after the step"),
+        ("images is None or images.zero_()", "the images are other ones after the step"),
+        ("targets is None or targets.zero_()", "the targets are other ones after the step"),
+    ],
+)
+def test_what_a_step_leaves_behind_is_its_gradients_only(line, says):
+    begins = ("    kept, total = [], 0.0", "    was = part.training\n    part.eval()\n    kept, total = [], 0.0")
+    changes = [begins] if "was" in line else []
+    answer = edited(pipeline_step, *changes, ("    return total", f"    {line}\n    return total"))
+    verdict = n15.check_pipeline_step(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (("images.chunk(m)[i]", "images[2 * i : 2 * i + 2]"), ("targets.chunk(m)[i]", "targets[2 * i : 2 * i + 2]")),
+        (("range(m)", "range(min(m, 4))"),),
+        (("/ m\n", "/ (m if m != 2 else 1)\n"),),
+    ],
+)
+def test_who_knows_the_first_jobs_only_is_seen_in_the_others(changes):
+    assert n15.check_pipeline_step(edited(pipeline_step, *changes)).status == "wrong"
+
+
 # ---- exercise 2
 
 
-@pytest.mark.parametrize("most", [2, 3, 5])
+@pytest.mark.parametrize("most", [2, 3, 5, 8, 12, 18])
 def test_who_lets_so_many_sends_be_under_way_and_no_more_is_stuck_where_ranks_are_far_apart(most):
     loop = "    for op, i in actions:\n"
     window = f"        while len(begun) > {most}:\n            begun.pop(0).wait()\n"
@@ -179,6 +211,14 @@ def test_who_lets_so_many_sends_be_under_way_and_no_more_is_stuck_where_ranks_ar
     assert verdict.status == "wrong"
     assert "GPipe before one by one" in verdict.message
     assert "A rank that waits for its send receives nothing meanwhile." in verdict.message
+
+
+def test_who_waits_for_all_that_has_begun_before_the_next_message_is_stuck_on_three_ranks():
+    begun = "begun.append(dist.isend(y.detach(), behind))"
+    waits = f"for handle in begun:\n                    handle.wait()\n                {begun}"
+    verdict = n15.check_follow(edited(follow, (begun, waits)))
+    assert verdict.status == "wrong"
+    assert "GPipe before one by one on 3 ranks" in verdict.message
 
 
 def test_handles_that_are_kept_between_calls_are_told_as_such_and_at_once():

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from support.kit.raised import in_case
 from support.n14.products import with_flops
@@ -58,6 +59,13 @@ def _storages() -> dict[int, torch.UntypedStorage]:
     found = [one for one in gc.get_objects(generation=0) if type(one) in (Tensor, nn.Parameter)]
     kept = [one.untyped_storage() for one in found if one.layout == torch.strided]
     return {each.data_ptr(): each for each in kept}
+
+
+def _let_go(tensor: Tensor) -> Callable[[], bool]:
+    """Return what says whether nobody holds this memory any more, neither by the tensor nor by a view of it."""
+    weak: Any = StorageWeakRef  # torch gives it no types
+    storage = weak(tensor.untyped_storage())
+    return lambda: bool(storage.expired())
 
 
 class _Trial:
@@ -225,29 +233,29 @@ class _Trial:
         (found,) = torch.autograd.grad(y, x, gradient)
         waiting.pop()()
         watched = {"x": x, "the gradient that came in": gradient, "the gradient of x": found}
-        left = {name: weakref.ref(each) for name, each in watched.items()}
+        gone = {name: _let_go(each) for name, each in watched.items()}
         del x, gradient, found, watched
-        kept = [name for name, each in left.items() if each() is not None]
+        kept = [name for name, is_gone in gone.items() if not is_gone()]
         del y
         if not kept:
             return ""
         name = kept[0]
-        if left[name]() is not None:
+        if not gone[name]():
             return f"{name} is still alive when I and W are done, and y is gone: something of yours still holds it."
         return f"while somebody has y, {name} is still alive when I and W are done: y's node keeps it."
 
     def fault_while_another_waits(self) -> str:
         """Two micro-batches in one list: the first function that is done and forgotten lets its x go."""
         waiting: list[Any] = []
-        inputs = []
+        gone = []
         for leaf, gradient in zip(self.xs, self.gradients, strict=True):
             x = leaf.detach().mul(2).requires_grad_()
-            inputs.append(weakref.ref(x))
+            gone.append(_let_go(x))
             y = self.answer.apply(x, self.weight, waiting)
             torch.autograd.grad(y, x, gradient)
             del x, y
         waiting.pop(0)()
-        if all(x() is not None for x in inputs):
+        if not any(is_gone() for is_gone in gone):
             return (
                 "x of a micro-batch whose W is done is still alive while another W waits in the same list: "
                 "a function holds more than its own x and gradient."

@@ -294,11 +294,13 @@ def test_a_gradient_that_nobody_may_change_in_place_is_refused():
     ("keep", "said"),
     [
         ("ctx.g = gradient", "while somebody has y, the gradient that came in is still alive"),
+        ("ctx.x = x.detach()", "while somebody has y, x is still alive"),
+        ("ctx.g = gradient[:1]", "while somebody has y, the gradient that came in is still alive"),
         ("seen[:] = [gradient]", "the gradient that came in is still alive when I and W are done, and y is gone"),
         ("ctx.more = more = gradient @ weight", "while somebody has y, the gradient of x is still alive"),
     ],
 )
-def test_who_keeps_a_gradient_and_not_x_is_seen_too(keep, said):
+def test_who_keeps_a_gradient_or_a_view_is_seen_too(keep, said):
     after = RETURN.replace("gradient @ weight", "more") if "more" in keep else RETURN
     answer = edited(solved.SplitLinear, (RETURN, f"{keep}\n        {after}"), names={"seen": []})
     assert said in n14.check_split(answer).message

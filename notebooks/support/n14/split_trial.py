@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from support.kit.raised import in_case
 from support.n14.products import with_flops
@@ -58,6 +59,13 @@ def _storages() -> dict[int, torch.UntypedStorage]:
     found = [one for one in gc.get_objects(generation=0) if type(one) in (Tensor, nn.Parameter)]
     kept = [one.untyped_storage() for one in found if one.layout == torch.strided]
     return {each.data_ptr(): each for each in kept}
+
+
+def _let_go(tensor: Tensor) -> Callable[[], bool]:
+    """Return what says whether nobody holds this memory any more, neither by the tensor nor by a view of it."""
+    weak: Any = StorageWeakRef  # torch gives it no types
+    storage = weak(tensor.untyped_storage())
+    return lambda: bool(storage.expired())
 
 
 class _Trial:
@@ -122,6 +130,11 @@ class _Trial:
             return f"I costs {cost:g} matrix products, expected 1: that of the weights has to wait."
         if cost < 0.5:
             return "I costs no matrix product, expected 1: write the sum as one, with @."
+        if found.is_inference():
+            return (
+                "the gradient of x is an inference tensor: who changes it in place later gets a RuntimeError. "
+                "Autograd runs backward without a graph anyway."
+            )
         if self.weight.grad is not None:
             return "after I `weight.grad` is there already: that is for W to compute."
         return ""
@@ -141,9 +154,12 @@ class _Trial:
         for k in (1, 0):
             first = self.weight.grad is None
             unset = {"NoneType": "`weight.grad` is None at first: then set it, and add only later."}
+            part = self.gradients[k].T @ self.xs[k].detach()
             with in_case("in W (what I put into `later`)", unset if first else {}):
                 _, cost = _products(self.later[k].pop())
-            total += self.gradients[k].T @ self.xs[k].detach()
+            if not torch.equal(part, self.gradients[k].T @ self.xs[k].detach()):
+                return "W has changed x or the gradient in place, and others may hold them: let go of them instead."
+            total += part
             found = self.weight.grad
             if found is None:
                 return "after W `weight.grad` is None."
@@ -206,34 +222,40 @@ class _Trial:
         return ""
 
     def fault_while_the_output_lives(self) -> str:
-        """Nobody keeps x after W, also where somebody still has y; x is no leaf, for autograd keeps its leaves."""
-        leaf = self.xs[0].detach().clone().requires_grad_()
-        x = leaf.mul(2)
+        """Nobody keeps anything after W, also where somebody still has y.
+
+        x is no leaf, for autograd keeps its leaves; and what we watch is nobody's but the answer's.
+        """
+        x = self.xs[0].detach().clone().requires_grad_().mul(2)
+        gradient = self.gradients[0].clone()
         waiting: list[Any] = []
         y = self.answer.apply(x, self.weight, waiting)
-        torch.autograd.grad(y, leaf, self.gradients[0])
+        (found,) = torch.autograd.grad(y, x, gradient)
         waiting.pop()()
-        kept = weakref.ref(x)
-        del x
-        if kept() is not None:
-            del y
-            if kept() is not None:
-                return "x is still alive when I and W are done, and y is gone: something of yours still holds it."
-            return "while somebody has y, x is still alive when I and W are done: y's node keeps it."
-        return ""
+        watched = {"x": x, "the gradient that came in": gradient, "the gradient of x": found}
+        gone = {name: _let_go(each) for name, each in watched.items()}
+        del x, gradient, found, watched
+        kept = [name for name, is_gone in gone.items() if not is_gone()]
+        del y
+        if not kept:
+            return ""
+        name = kept[0]
+        if not gone[name]():
+            return f"{name} is still alive when I and W are done, and y is gone: something of yours still holds it."
+        return f"while somebody has y, {name} is still alive when I and W are done: y's node keeps it."
 
     def fault_while_another_waits(self) -> str:
         """Two micro-batches in one list: the first function that is done and forgotten lets its x go."""
         waiting: list[Any] = []
-        inputs = []
+        gone = []
         for leaf, gradient in zip(self.xs, self.gradients, strict=True):
             x = leaf.detach().mul(2).requires_grad_()
-            inputs.append(weakref.ref(x))
+            gone.append(_let_go(x))
             y = self.answer.apply(x, self.weight, waiting)
             torch.autograd.grad(y, x, gradient)
             del x, y
         waiting.pop(0)()
-        if all(x() is not None for x in inputs):
+        if not any(is_gone() for is_gone in gone):
             return (
                 "x of a micro-batch whose W is done is still alive while another W waits in the same list: "
                 "a function holds more than its own x and gradient."

@@ -52,6 +52,11 @@ def test_other_right_answers_pass(name, answer):
 # ---- wrong answers that no detector knows get their first counterexample in the exercise's own terms
 
 
+def _to_the_nearest(j, n, forward, backward, message):
+    """Wrong where less than a tenth of a round is over."""
+    return 1 + (n - 1 - j) * (1 + round(2 * message / (forward + backward) + 0.4))
+
+
 def _swapped(m, n):
     rows = solved.fill_holes(m, n)
     return [[(op, j, m - 1 - i) for op, j, i in row] if j else row for j, row in enumerate(rows)]
@@ -86,6 +91,7 @@ def _swapped(m, n):
         ("check_forwards_ahead", answers.by_the_longer_task, "not the longer of the two"),
         ("check_forwards_ahead", answers.eager_beyond_four_ranks, "with so few it waits"),
         ("check_forwards_ahead", answers.six_rounds_at_most, "with so few it waits"),
+        ("check_forwards_ahead", _to_the_nearest, "message = 0.125, expected 7, got 4"),
         ("check_interleaved", answers.in_turn_up_to_four_ranks, "n = 5"),
         ("check_split", answers.ZerosForWeight, "after I `weight.grad` has changed"),
         ("check_split", answers.IntoItsOwnList, "after I there are 0 functions in `later`"),
@@ -274,9 +280,38 @@ def test_a_product_that_is_added_in_place_is_counted_as_one_and_two_as_two():
     assert "W costs 2 matrix products" in n14.check_split(twice).message
 
 
+RETURN = "return gradient @ weight, None, None"
+
+
 def test_a_gradient_that_nobody_may_change_in_place_is_refused():
     answer = edited(solved.SplitLinear, ("torch.no_grad()", "torch.inference_mode()"))
     assert "is an inference tensor" in n14.check_split(answer).message
+    answer = edited(solved.SplitLinear, (RETURN, f"with torch.inference_mode():\n            {RETURN}"))
+    assert "the gradient of x is an inference tensor" in n14.check_split(answer).message
+
+
+@pytest.mark.parametrize(
+    ("keep", "said"),
+    [
+        ("ctx.g = gradient", "while somebody has y, the gradient that came in is still alive"),
+        ("ctx.x = x.detach()", "while somebody has y, x is still alive"),
+        ("ctx.g = gradient[:1]", "while somebody has y, the gradient that came in is still alive"),
+        ("seen[:] = [gradient]", "the gradient that came in is still alive when I and W are done, and y is gone"),
+        ("ctx.more = more = gradient @ weight", "while somebody has y, the gradient of x is still alive"),
+    ],
+)
+def test_who_keeps_a_gradient_or_a_view_is_seen_too(keep, said):
+    after = RETURN.replace("gradient @ weight", "more") if "more" in keep else RETURN
+    answer = edited(solved.SplitLinear, (RETURN, f"{keep}\n        {after}"), names={"seen": []})
+    assert said in n14.check_split(answer).message
+
+
+@pytest.mark.parametrize("freed", ["gradient.zero_()", "x.zero_()"])
+def test_who_empties_what_others_hold_is_not_told_of_a_wrong_gradient(freed):
+    answer = edited(solved.SplitLinear, (ADD, f"{ADD}\n                {freed}"))
+    message = n14.check_split(answer).message
+    assert "changed x or the gradient in place" in message
+    assert "not autograd's" not in message
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,44 @@ def test_split_backwards_come_on_top_of_the_warm_up_and_overtake_the_short_one_a
     assert (short - split > 1e-9) == (message > 0.5)
 
 
+@pytest.mark.parametrize(("m", "n", "v"), [(8, 4, 2), (8, 4, 3), (16, 4, 8), (12, 6, 2)])
+def test_interleaving_with_one_forward_more_a_rank_holds_what_1f1b_holds(m, n, v):
+    """In the same time, if messages are free; only who hides them pays with memory."""
+    orders = []
+    for j, order in enumerate(solved.interleaved(m, n, v)):
+        both = ([task for task in order if task[0] == op] for op in "FB")
+        orders.append(solved.alternate(*both, (v - 1) * n + (n - 1 - j) + 1))
+    short = solved.table("one", orders)
+    long = makers.interleaved_one_f_one_b(m, n, v)
+    held = max(makers.live_activations(short)) / v
+    assert held == max(makers.live_activations(one_f_one_b(m, n))) == n
+    assert held < max(makers.live_activations(long)) / v
+    ends = [simulate(each, 1 / v, 2 / v).makespan for each in (short, long)]
+    assert ends[0] == pytest.approx(ends[1])
+
+
+def test_on_six_ranks_a_large_v_is_the_fastest_also_at_a_tenth_of_a_tick():
+    for m in (8, 16):
+        words = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, m, 6, 0.1))
+        assert "v = 6 is fastest" in words
+
+
+def test_with_nothing_besides_the_share_of_w_decides_between_the_two_v():
+    ahead = {}
+    for weight in (0.3, 0.5, 0.7):
+        points = n14.time_and_memory(n14.all_schedules(8, 4), 0.1, weight)
+        least = min(ticks for ticks, _ in points.values())
+        ahead[weight] = [name for name in points if points[name][0] == least]
+    assert ahead == {0.3: ["ZB-V"], 0.5: ["ZB-V", "DualPipeV"], 0.7: ["DualPipeV"]}
+
+
+def test_recompute_loses_to_split_backwards_in_1f1bs_room_until_messages_are_later_than_a_tick():
+    long = warm_up.with_warm_up("", 128, [2 * (7 - j) + 1 for j in range(8)])
+    for message, wins in ((1, False), (1.5, True), (2, True)):
+        again = simulate(long, 1, 3, communicate=message).makespan
+        assert (again < simulate(makers.zero_bubble_h1(128, 8), communicate=message).makespan) == wins
+
+
 def test_recompute_counts_the_input_of_the_micro_batch_at_work_once():
     """At b = 1 it saves nothing, and costs nothing."""
     names = {"simulate": simulate, "live_activations": makers.live_activations}

@@ -413,6 +413,10 @@ def with_a_stream(gpu, side):
         ("copy is a stream of another PretendGPU", in_a_stream_of_an_earlier_call),
         ("with 17 batches F6 (compute) reads", edited(bounded, (WAITS_FOR, ONLY_AT_FIRST + WAITS_FOR))),
         ("with 17 batches copy of batch", edited(bounded, (RECORDS, ONLY_AT_FIRST + RECORDS))),
+        (
+            "its next owner (copy) writes",
+            partial(edited(in_turn, ("if at_the_end else", "if len(used) < 8 else")), count=3),
+        ),
         ("with 17 batches expected", lambda batches, gpu: bounded(islice(batches, 12), gpu)),
         (
             "Nobody has given the block back between the two: it is a wait that is missing",

@@ -36,6 +36,12 @@ class OwnsStreams(Protocol):
         """Return whether the host has waited for an event."""
 
 
+def need_one_gpu(ours: object, theirs: object) -> None:
+    """Raise ValueError for two: their events have numbers in common."""
+    if ours is not theirs:
+        raise ValueError("a stream or an event is of another PretendGPU: make it anew for this one")
+
+
 class PretendEvent:
     """Stand in for torch.Event."""
 
@@ -50,8 +56,12 @@ class PretendEvent:
         self._at = 0  # when so many operations were there
 
     def record(self, stream: PretendStream | None = None) -> None:
-        """Put the event behind what is in the stream now; who waits from now on, waits for this."""
+        """Put the event behind what is in the stream now; who waits from now on, waits for this.
+
+        Raises ValueError for a stream of another PretendGPU.
+        """
         stream = self.gpu.current_stream() if stream is None else stream
+        need_one_gpu(self.gpu, stream.gpu)
         last = self.gpu.last.get(stream.name)
         self.label = f"{last} ({stream.name})" if last else stream.name
         self.gpu.issue(Operation("record", stream.name, self.label, self.number))
@@ -105,7 +115,8 @@ class PretendStream:
         return event
 
     def wait_event(self, event: PretendEvent) -> None:
-        """Let the stream wait."""
+        """Let the stream wait. Raises ValueError for an event of another PretendGPU."""
+        need_one_gpu(self.gpu, event.gpu)
         if "wait_event" not in self.gpu.forgets:
             self.gpu.issue(Operation("wait", self.name, event.label, event.number))
 
@@ -116,6 +127,7 @@ class PretendStream:
 
     def follow(self, stream: PretendStream) -> None:
         """Do what wait_stream does, and torch itself in a copy between devices; `forgets` is about calls by name."""
+        need_one_gpu(self.gpu, stream.gpu)
         event = stream.record_event()
         self.gpu.issue(Operation("wait", self.name, event.label, event.number))
 

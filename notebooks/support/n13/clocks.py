@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from random import Random
@@ -13,7 +14,7 @@ import torch
 
 from lib.streams.pretend import PretendGPU
 from lib.streams.pretend_stream import PretendEvent
-from lib.streams.races import HOST, Operation, VectorClock, learn
+from lib.streams.races import HOST, Clocks, Operation, VectorClock, find_races, learn
 from support.n13.runs import damaged, launch_way, run_prefetcher
 
 ClockStep: TypeAlias = Callable[[dict[str, VectorClock], dict[int, VectorClock], Operation], VectorClock]
@@ -66,6 +67,7 @@ RULES = {
     "two events behind one copy": "a+ b+ a! b! a?1 a! c?0 c*1",
     "of an event that is recorded again the older past is gone, even if it knew more": "a+ a+ a! b+ b!0 c?0 c*0",
     "a wait is launched before its event is recorded again": "a+ a! c?0 a+ a!0 c*0 c*1",
+    "a stream waits again for an event that is recorded again": "a+ a! c?0 a+ a!0 c?0 c*0 c*1",
     "a stream that knows more of another than the host": "a+ a! a+ a! b?1 h?0 b*0 b*1",
     "the host learns when the lane is there already": "b+ a+ a! h?0 b*1",
 }
@@ -96,7 +98,7 @@ class _Program:
             else:
                 with self.gpu.use_stream(self.streams[step[0]]):
                     self._of_a_stream(step[1], which)
-        return [op for op in self.gpu.operations if op.kind not in ("allocate", "free")]
+        return [_from_zero(op) for op in self.gpu.operations if op.kind not in ("allocate", "free")]
 
     def _source(self, which: int) -> Any:
         while len(self.sources) <= which:
@@ -121,6 +123,11 @@ class _Program:
             stream.wait_event(self.events[which or 0])
         else:
             self.copies[which or 0].neg_()
+
+
+def _from_zero(op: Operation) -> Operation:
+    """Number its event as the program in short does; a PretendGPU begins at 1."""
+    return op if op.event is None else replace(op, event=op.event - 1)
 
 
 SHORTEST = 6
@@ -184,6 +191,22 @@ def miscounted(operations: Sequence[Operation], known: Sequence[VectorClock]) ->
     return others
 
 
+def unlearned(operations: Sequence[Operation], known: Sequence[VectorClock]) -> str:
+    """Say which clock that was returned for a wait lacks what its event knows, and the host did not; "" if none."""
+    clocks = Clocks()
+    for op, clock in zip(operations, known, strict=True):
+        host = dict(clocks.lanes[HOST])
+        clocks.issue(op)
+        if op.kind not in ("wait", "synchronize") or op.event is None:
+            continue
+        for lane, time in clocks.events.get(op.event, {}).items():
+            own = clock.get(lane, 0)
+            if max(own, host.get(lane, 0)) < time:
+                event = f"the event behind {op.label} knows of {time} launched in {lane}"
+                return f"{event}, and the clock that step returns for the {op.kind} has {own} there"
+    return ""
+
+
 def fault_of_vector_clocks(got: object, expected: object, _case: Mapping[str, Any]) -> str:
     """Say which races are missing, and which are none."""
     if got == expected:
@@ -220,6 +243,9 @@ def ask_clocks(step: ClockStep) -> Callable[[str], list[str] | str | None]:
             touched += [(u, v) for u in a.reads for v in b.writes]
             if any(u.meets(v) for u, v in touched) and known[q].get(a.lane, 0) < known[p].get(a.lane, 0):
                 named.append(f"{a.label} and {b.label}")
-        return miscounted(operations, known) or named
+        if wrong := miscounted(operations, known):
+            return wrong
+        races = [f"{race.earlier.label} and {race.later.label}" for race in find_races(operations)]
+        return (unlearned(operations, known) if named == races else "") or named
 
     return racing

@@ -17,7 +17,7 @@ from lib.streams.pretend_tensor import PretendTensor
 from lib.streams.races import HOST, Operation, find_races, happens_before
 from support.devices import same_program
 from support.kit.exercise import Exercise
-from support.kit.judged import judged
+from support.kit.judged import Fault, judged
 from support.kit.mistakes import edited
 from support.kit.raised import in_case
 from support.kit.verdict import Verdict
@@ -147,16 +147,22 @@ def fault_of_exhibit(name: str, host_waits: bool = False, passed_on: bool = Fals
             return "copies and additions are in one stream now: no race, and nothing can overlap any more."
         if seen.pageable:
             return (
-                f"copy {seen.pageable[0]} is from memory that is not pinned: CUDA may stage it and wait, and what "
-                "overlapped before need not."
+                f"copy {seen.pageable[0]} is from memory that is not pinned: CUDA may stage it and wait, so don't "
+                "expect overlap."
             )
         if races := find_races(seen.operations):
-            return f"{races[0]}.{BEHIND if races[0].later.label == NEXT_OWNER else ''}"
+            said = f"{races[0]}.{BEHIND if races[0].later.label == NEXT_OWNER else ''}"
+            return Fault(said, (said, _pools(races[0].block, seen)))
         if not host_waits and (told := _of_the_host(seen)):
             return told
         return _needless(name, seen)
 
     return fault
+
+
+def _pools(block: str, seen: _Seen) -> list[str]:
+    """Return the streams whose pools have given this block away: two faults of one sentence differ in them."""
+    return [op.lane for op in seen.operations if op.kind == "allocate" and op.label == block]
 
 
 def _of_the_host(seen: _Seen) -> str:

@@ -15,12 +15,13 @@ from torch import Tensor
 from lib.streams.pretend import PretendGPU
 from lib.streams.pretend_memory import Block, Pools
 from lib.streams.pretend_tensor import PretendTensor
-from lib.streams.races import HOST, Clocks, Operation, find_races, happens_before, learn
+from lib.streams.races import HOST, Clocks, Operation, Race, find_races, happens_before, learn
 from lib.text import plural
 from support.kit.raised import in_case
 
 Prefetch: TypeAlias = Callable[[Iterable[Any], Any], Iterator[Any]]
 EPOCH = 12  # batches, for the memory that they take
+LONG = 17  # batches, for what goes wrong later
 BLOCKS = 4  # of memory are enough for any number of batches
 BYTES = 16  # of a batch
 STAGED = "stage"  # what the host does with memory that is not pinned
@@ -175,7 +176,7 @@ MEMORY_ELSEWHERE = {
 
 def fault_of_prefetch(answer: Prefetch) -> str:
     """Look at the items, then at the order of the operations, at memory, and at users of other habits."""
-    for batches in (6, 1, 0, 2):
+    for batches in (6, 1, 0, 2, LONG):
         so_many = plural(batches, "batch", "batches")
         with in_case(f"with {so_many}"):
             found = issued(answer, batches)
@@ -215,7 +216,7 @@ def _fault_of_a_loader_that_raises(answer: Prefetch) -> str:
 def _fault_of_races(answer: Prefetch) -> str:
     for habits, said in RACES.items():
         with in_case(f"with a user that {' and '.join(habits)}"):
-            races = find_races(issued(answer, 6, *habits).operations)
+            races = find_races(issued(answer, LONG, *habits).operations)
         if races:
             return said.format(race=races[0])
     return ""
@@ -348,9 +349,9 @@ def _order(operations: list[Operation], batches: int) -> str:
     for race in find_races(operations):
         if race.earlier.label.startswith("copy"):
             return f"{race}. Before you hand a batch over, its user's stream must wait for the copy."
-        return (
-            f"{race}. The batch was dropped, and the next copy took its memory, which the kernel still reads."
-        )
+        if _dropped_between(operations, race):
+            return f"{race}. The batch was dropped, and the next copy took its memory, which the kernel still reads."
+        return f"{race}. Nobody has given the block back between the two: it is a wait that is missing."
     known = happens_before(operations)
     for i in range(batches - 1):
         kernel = kernels[f"F{i}"]
@@ -366,6 +367,12 @@ def _order(operations: list[Operation], batches: int) -> str:
                 "Record an event behind each copy, or wait before the next copy is launched."
             )
     return ""
+
+
+def _dropped_between(operations: Sequence[Operation], race: Race) -> bool:
+    """Say whether the allocator gave the block away between the two."""
+    between = operations[race.first : race.second]
+    return any(op.kind == "allocate" and op.label == race.block for op in between)
 
 
 def _stands_still(operations: Sequence[Operation]) -> str:

@@ -114,7 +114,7 @@ def _ordered(operations: Sequence[Operation]) -> list[tuple[str, str]]:
 
 def fault_of_streamed(answer: Streamed) -> str:
     """Look at the results, then at races, memory, and at order that is not needed."""
-    for chunks, numbers in ((5, 4), (2, 3), (1, 5), (8, 2)):
+    for chunks, numbers in ((5, 4), (2, 3), (1, 5), (19, 2)):
         with in_case(f"with {plural(chunks, 'chunk')}"):
             operations, values = run_streamed(answer, chunks, numbers)
         problem = _Seen(operations, values, chunks).fault()
@@ -155,7 +155,7 @@ class _Seen:
         return ""
 
     def of_chunks(self) -> str:
-        """Each chunk is copied and computed on the device, once, and computed in the stream of the caller."""
+        """Each chunk is copied and computed on the device, once, in order, and computed in the stream of the caller."""
         called = sum(label[0] == "F" and label[1:].isdigit() for label in self.named)
         if called > self.chunks:
             return f"stage was called {called} times for {plural(self.chunks, 'chunk')}."
@@ -167,6 +167,10 @@ class _Seen:
             lane = self.named[f"F{i}"].lane
             if lane != "compute":
                 return f"F{i} ran in {lane}: call stage in the stream that was current when you were called."
+        copied = [label for label in self.named if label[0] == "C" and label[1:].isdigit()]
+        for i, label in enumerate(copied):
+            if label != f"C{i}":
+                return f"{label} is launched where C{i} has its turn: take the chunks in their order."
         return ""
 
     def of_a_host_that_waits(self) -> str:
@@ -218,11 +222,18 @@ class _Seen:
             )
         return ""
 
+    def _pools(self, op: Operation) -> set[str]:
+        """Return the streams whose pools have given what this operation writes."""
+        return {a.lane for a in self.operations if a.kind == "allocate" and a.label in _written(op)}
+
     def of_needless_order(self) -> str:
         """No operation waits for another one without need; ours are the waits that are needed."""
         order = _ordered(self.operations)
         if ("before", "C0") in order and self.named["C0"].lane != "compute":
-            return "C0 waits for what compute did before you were called: take the buffers in copy_in's own pool."
+            told = "C0 waits for what compute did before you were called"
+            if self._pools(self.named["C0"]) == {"compute"}:
+                return f"{told}: take the buffers in copy_in's own pool."
+            return f"{told}, and need not: its buffer is not of compute's pool."
         needed = set(_ordered(run_streamed(stream_chunks, self.chunks)[0]))
         extra = [
             (self.named[a], self.named[b])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -108,6 +108,22 @@ class ModelEvent:
         return end.at - self.at
 
 
+class UseStream:
+    """Stand in for torch.cuda.stream: who enters and never leaves has made another stream the current one."""
+
+    def __init__(self, gpu: ModelGPU, stream: ModelStream) -> None:
+        self._gpu = gpu
+        self._stream = stream
+        self._outside = gpu.current
+
+    def __enter__(self) -> None:
+        self._outside = self._gpu.current
+        self._gpu.current = self._stream
+
+    def __exit__(self, *_: object) -> None:
+        self._gpu.current = self._outside
+
+
 class ModelCuda:
     """What an answer gets as torch.cuda: events, streams and waits, and nothing that tells how the model works."""
 
@@ -115,22 +131,13 @@ class ModelCuda:
         def event(enable_timing: bool = False, **_: object) -> ModelEvent:
             return ModelEvent(gpu, enable_timing)
 
-        @contextmanager
-        def use(stream: ModelStream) -> Iterator[None]:
-            outside = gpu.current
-            gpu.current = stream
-            try:
-                yield
-            finally:
-                gpu.current = outside
-
         def made(*_: object, **__: object) -> ModelStream:
             gpu.others.append(ModelStream(gpu))
             return gpu.others[-1]
 
         self.Event = event
         self.Stream = made
-        self.stream = use
+        self.stream = partial(UseStream, gpu)
         self.synchronize = lambda device=None: gpu.synchronize()
         self.current_stream = lambda device=None: gpu.current
         self.default_stream = lambda device=None: gpu.default
@@ -186,6 +193,12 @@ def ask_time(timing: DeviceTimer) -> Callable[..., float | None]:
                 gpu.launch(ms)
 
         got = by_this_clock(timing, gpu)(work, ModelCuda(gpu))
+        if gpu.current is not given:
+            raise Finding(
+                "Behind your timer another stream is current: there goes what the caller launches next."
+            )
+        if isinstance(got, str):
+            raise Finding(f"The milliseconds are a number, and {got!r} is a str.")
         if got is not None and not calls:
             raise Finding("work() was never called.")
         if len(calls) > 1:

@@ -21,6 +21,16 @@ def test_streams_and_memory_of_two_gpus_do_not_mix():
         one.use_stream(other.new_stream("copy")),
     ):
         pass
+    event = other.current_stream().record_event()
+    mixed = {
+        "a wait": lambda: one.current_stream().wait_event(event),
+        "a wait for a stream": lambda: one.current_stream().wait_stream(other.current_stream()),
+        "a record": lambda: event.record(one.current_stream()),
+        "a named stream": lambda: one.empty_like(torch.ones(4)).record_stream(other.current_stream()),
+    }
+    for mix in mixed.values():
+        with pytest.raises(ValueError, match="of another PretendGPU: make it anew"):
+            mix()
     x = one.empty_like(torch.ones(4))
     y = other.empty_like(torch.ones(4))
     with pytest.raises(RuntimeError, match="memory of another PretendGPU"):

@@ -128,6 +128,22 @@ WRONG_STEPS = {
         "1 launched in side before the record of C0 (side), and the clock that step returns for that has 0 there",
         ("    return dict(clock)", '    return dict(clock) if op.kind == "launch" else {}'),
     ),
+    "a lane waits for an event once": (
+        "a stream waits again for an event that is recorded again",
+        (
+            WAITS,
+            '        told = events.setdefault("told", [])\n'
+            "        if (op.lane, op.event) not in told:\n    " + WAITS + "        told.append((op.lane, op.event))\n",
+        ),
+    ),
+    "event 0 is taken for none": (
+        "find_races names",
+        ('elif op.kind in ("wait", "synchronize"):', 'elif op.kind in ("wait", "synchronize") and op.event:'),
+    ),
+    "a wait is answered with what was known before": (
+        "knows of 1 launched in side, and the clock that step returns for the wait has 0 there",
+        (WAITS, "        before = dict(clock)\n" + WAITS + "        return before\n"),
+    ),
     "one number for all lanes": (
         "F0 is launch 1 of compute, and its own clock has 2 there",
         ("clock.get(op.lane, 0) + 1", "max(clock.values(), default=0) + 1"),
@@ -140,6 +156,11 @@ def test_a_step_that_breaks_a_rule_is_told_which(says, edits):
     verdict = n13.check_step(edited(plain, *edits))
     assert verdict.status == "wrong"
     assert says in verdict.message, verdict.message
+
+
+def test_the_events_of_a_program_in_short_have_the_numbers_that_it_names():
+    events = [op.event for op in small_program("a+ a! b! c?0 c?1 a!0") if op.event is not None]
+    assert events == [0, 1, 0, 1, 0]
 
 
 def test_programs_at_random_have_races_and_none_in_equal_parts_and_are_the_same_each_time():

@@ -137,6 +137,18 @@ def test_an_exhibit_that_is_still_wrong_is_told_where(name, says, edits):
     assert says in verdict.message, verdict.message
 
 
+def test_a_block_of_the_streams_own_pool_is_not_said_to_go_back_to_that_of_the_copies():
+    taken = (
+        "        with gpu.use_stream(copies):\n            weight = layer.to(gpu.device, non_blocking=True)\n",
+        "        weight = gpu.empty_like(layer)\n"
+        "        with gpu.use_stream(copies):\n"
+        "            weight.copy_(layer, non_blocking=True)\n",
+    )
+    message = n13.check_handed(edited(exhibits.handed_over, taken)).message
+    assert "copy of layer 1 (copies) writes B while add" in message
+    assert "pool of the copy stream" not in message
+
+
 @pytest.mark.parametrize("name", CHECKS)
 def test_an_exhibit_as_it_was_reported_is_not_attempted_and_has_a_race(name):
     assert CHECKS[name](getattr(exhibits, name)).status == "open"

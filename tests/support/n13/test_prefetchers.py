@@ -2,7 +2,7 @@
 
 from collections import deque
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 
 import pytest
 import torch
@@ -379,6 +379,10 @@ def swallowing(batches, gpu):
     return bounded(until_it_raises(), gpu)
 
 
+WAITS_FOR = "            user.wait_event(ready[1])\n"
+ONLY_AT_FIRST = "            if len(gpu.operations) < 60:\n    "
+
+
 def in_a_stream_of_an_earlier_call(batches, gpu, kept={}):  # noqa: B006
     """Make one stream for all calls, whatever GPU they are for."""
     side = kept.setdefault("side", gpu.new_stream("copy"))
@@ -407,6 +411,23 @@ def with_a_stream(gpu, side):
             partial(edited(in_turn, ("gpu.empty_like(x)", "gpu.empty_like(torch.zeros(4))")), count=2),
         ),
         ("copy is a stream of another PretendGPU", in_a_stream_of_an_earlier_call),
+        ("with 17 batches F6 (compute) reads", edited(bounded, (WAITS_FOR, ONLY_AT_FIRST + WAITS_FOR))),
+        ("with 17 batches copy of batch", edited(bounded, (RECORDS, ONLY_AT_FIRST + RECORDS))),
+        (
+            "its next owner (copy) writes",
+            partial(edited(in_turn, ("if at_the_end else", "if len(used) < 8 else")), count=3),
+        ),
+        ("with 17 batches expected", lambda batches, gpu: bounded(islice(batches, 12), gpu)),
+        (
+            "Nobody has given the block back between the two: it is a wait that is missing",
+            partial(
+                edited(
+                    in_turn,
+                    ("                        side.wait_event(used[i - count])", "                        pass"),
+                ),
+                count=3,
+            ),
+        ),
     ],
 )
 def test_a_prefetcher_that_mistakes_its_batches_is_told_so(says, wrong):

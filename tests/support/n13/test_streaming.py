@@ -74,6 +74,11 @@ def kept_from_call_to_call(what):
     return with_what_is_kept
 
 
+def backwards(gpu, stage, chunks, results):
+    """Begin with the last chunk."""
+    in_lists(gpu, stage, chunks[::-1], results[::-1])
+
+
 STAGES = "        outputs[k] = stage(buffers[i % 2])\n"
 WAITS = "            into.wait_event(computed[i - 2])\n"
 
@@ -91,6 +96,12 @@ WAITS = "            into.wait_event(computed[i - 2])\n"
         ),
         ("C2 waits for F1, and need not", edited(in_lists, (WAITS, WAITS.replace("i - 2", "i - 1")))),
         ("C2 waits for F1, and need not", edited(in_lists, (WAITS, "            into.wait_stream(compute)\n"))),
+        ("C4 is launched where C0 has its turn: take the chunks in their order", backwards),
+        ("with 19 chunks: C8 (in) writes", edited(in_lists, (WAITS, "            if i < 8:\n    " + WAITS))),
+        (
+            "C0 waits for what compute did before you were called, and need not",
+            edited(in_lists, ("    computed = []\n", "    into.wait_stream(compute)\n    computed = []\n")),
+        ),
         ("in is a stream of another PretendGPU", kept_from_call_to_call('gpu.new_stream("in")')),
         ("memory of another PretendGPU", kept_from_call_to_call("[gpu.empty_like(chunks[0]) for _ in range(2)]")),
         (

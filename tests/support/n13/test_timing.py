@@ -49,6 +49,13 @@ def never(work, cuda):
     return n13.check_device_ms.reference(lambda: None, cuda)
 
 
+def leaves_another_stream(work, cuda):
+    """Enter a stream behind the work, and never leave it."""
+    took = n13.check_device_ms.reference(work, cuda)
+    cuda.stream(cuda.Stream()).__enter__()
+    return took
+
+
 @pytest.mark.parametrize(
     "says, wrong",
     [
@@ -63,6 +70,11 @@ def never(work, cuda):
             lambda work, cuda: in_a_stream_of_its_own(work, cuda, behind=False),
         ),
         ("work() was never called", never),
+        ("Behind your timer another stream is current", leaves_another_stream),
+        (
+            "The milliseconds are a number, and '6.0' is a str",
+            lambda work, cuda: str(n13.check_device_ms.reference(work, cuda)),
+        ),
     ],
 )
 def test_a_timer_is_told_what_it_did_in_the_words_of_torch(says, wrong):

@@ -32,7 +32,7 @@ from lib.arguments import integer, seconds_to_sleep
 from lib.runtime.regions import Region
 from lib.streams.pretend_backward import BackwardStreams
 from lib.streams.pretend_memory import Block, Pools
-from lib.streams.pretend_stream import EVERYTHING, PretendStream
+from lib.streams.pretend_stream import EVERYTHING, PretendStream, need_own
 from lib.streams.pretend_tensor import PretendTensor, effects_of, operator_name
 from lib.streams.races import HOST, Clocks, Operation
 
@@ -101,8 +101,7 @@ class PretendGPU:
     @contextmanager
     def use_stream(self, stream: PretendStream) -> Iterator[None]:
         """Make a stream the current one, and its device. Raises ValueError for that of another PretendGPU."""
-        if stream.gpu is not self:
-            raise ValueError(f"{stream.name} is a stream of another PretendGPU: ask this one for a stream of its own")
+        need_own(self, stream)
         index = stream.device.index
         outside = self.current_stream(index)
         with self.use_device(index):

@@ -36,10 +36,11 @@ class OwnsStreams(Protocol):
         """Return whether the host has waited for an event."""
 
 
-def need_one_gpu(ours: object, theirs: object) -> None:
-    """Raise ValueError for two: their events have numbers in common."""
-    if ours is not theirs:
-        raise ValueError("a stream or an event is of another PretendGPU: make it anew for this one")
+def need_own(gpu: object, other: PretendStream | PretendEvent) -> None:
+    """Raise ValueError for what is of another PretendGPU: the events of both have numbers in common."""
+    if other.gpu is not gpu:
+        what = f"{other.name} is a stream" if isinstance(other, PretendStream) else f"event {other.number} is one"
+        raise ValueError(f"{what} of another PretendGPU: make it anew for this one")
 
 
 class PretendEvent:
@@ -61,7 +62,7 @@ class PretendEvent:
         Raises ValueError for a stream of another PretendGPU.
         """
         stream = self.gpu.current_stream() if stream is None else stream
-        need_one_gpu(self.gpu, stream.gpu)
+        need_own(self.gpu, stream)
         last = self.gpu.last.get(stream.name)
         self.label = f"{last} ({stream.name})" if last else stream.name
         self.gpu.issue(Operation("record", stream.name, self.label, self.number))
@@ -116,7 +117,7 @@ class PretendStream:
 
     def wait_event(self, event: PretendEvent) -> None:
         """Let the stream wait. Raises ValueError for an event of another PretendGPU."""
-        need_one_gpu(self.gpu, event.gpu)
+        need_own(self.gpu, event)
         if "wait_event" not in self.gpu.forgets:
             self.gpu.issue(Operation("wait", self.name, event.label, event.number))
 
@@ -127,7 +128,7 @@ class PretendStream:
 
     def follow(self, stream: PretendStream) -> None:
         """Do what wait_stream does, and torch itself in a copy between devices; `forgets` is about calls by name."""
-        need_one_gpu(self.gpu, stream.gpu)
+        need_own(self.gpu, stream)
         event = stream.record_event()
         self.gpu.issue(Operation("wait", self.name, event.label, event.number))
 

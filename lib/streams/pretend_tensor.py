@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from lib.runtime.regions import Region, region_of
 from lib.streams.pretend_memory import Block
-from lib.streams.pretend_stream import PretendStream, need_one_gpu
+from lib.streams.pretend_stream import PretendStream, need_own
 
 _CPU = torch.device("cpu")
 
@@ -105,7 +105,7 @@ class PretendTensor(Tensor):
 
     def record_stream(self, stream: Any) -> None:
         """Tell the allocator that this stream uses the tensor. Raises ValueError for one of another PretendGPU."""
-        need_one_gpu(self.gpu, stream.gpu)
+        need_own(self.gpu, stream)
         if "record_stream" not in self.gpu.forgets:
             self.block.users.add(stream.name)
 

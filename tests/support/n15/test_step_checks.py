@@ -222,34 +222,15 @@ def test_who_waits_for_all_that_has_begun_before_the_next_message_is_stuck_on_th
 
 
 def test_handles_that_are_kept_between_calls_are_told_as_such_and_at_once():
-    def keeps(actions, part, images, targets, m, before, behind, shape, dist, begun=[]):  # noqa: B006
-        for handle in begun:
-            handle.wait()
-        begun.clear()
-        kept = {}
-        total = 0.0
-        for op, i in actions:
-            if op == "F":
-                x = images.chunk(m)[i] if before is None else torch.empty(shape, dtype=torch.float64)
-                if before is not None:
-                    dist.recv(x, before)
-                y = part(x.requires_grad_(before is not None))
-                if behind is None:
-                    y = F.cross_entropy(y, targets.chunk(m)[i]) / m
-                    total += y.item()
-                else:
-                    begun.append(dist.isend(y.detach(), behind))
-                kept[i] = x, y
-            else:
-                x, y = kept.pop(i)
-                gradient = None if behind is None else torch.empty_like(y)
-                if behind is not None:
-                    dist.recv(gradient, behind)
-                y.backward(gradient)
-                if before is not None:
-                    begun.append(dist.isend(x.grad, before))
-        return total if behind is None else None
-
+    keeps = edited(
+        follow,
+        ("shape, dist)", "shape, dist, begun=[])"),
+        (
+            "kept, begun, total = {}, [], 0.0",
+            "kept, total = {}, 0.0\n    for handle in begun:\n        handle.wait()\n    begun.clear()",
+        ),
+        ("    for handle in begun:\n        handle.wait()\n    return", "    return"),
+    )
     verdict = n15.check_follow(keeps)
     assert verdict.status == "wrong"
     assert "KeyError" not in verdict.message

@@ -84,10 +84,10 @@ def _in_one(phrase: str) -> str:
 
 DAYS_CONTROLS = dict(
     devices=steps((2, 4, 8, 16, 32, 64), 8, "devices"),
-    message=steps((0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2), 0.1, "messages, as a share of one device's step"),
+    message=steps((0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2), 0.1, "messages (of a step)"),
     batch=choice(BATCHES, SAME_BATCH, "batch"),
     hidden=switch(False, "messages travel during backward"),
-    update=steps((0.0, 0.01), 0.0, "the step proper, as a share of one device's step"),
+    update=steps((0.0, 0.01), 0.0, "step proper (of a step)"),
 )
 _DEVICES = (1, 2, 4, 8, 16, 32, 64)
 

@@ -35,9 +35,9 @@ from support.n00.shared_step import as_profiled, shared_step
 
 SHARED_STEP_CONTROLS = dict(
     ranks=whole(1, 8, 4, "ranks"),
-    slow=steps((1.0, 1.5, 2.0, 3.0, 4.0), 2.0, "the last rank computes … times as long"),
+    slow=steps((1.0, 1.5, 2.0, 3.0, 4.0), 2.0, "last rank slower (×)"),
     message=steps((0.0, 0.5, 1.0, 2.0, 4.0), 0.0, "ticks that messages take"),
-    inside=switch(False, "as a profiler draws it: the wait inside the mean"),
+    inside=switch(False, "as a profiler draws it"),
 )
 
 

@@ -146,7 +146,7 @@ PAIR_CONTROLS = {
     "backward": steps((1, 1.5, 2, 3), 2, "backward, ticks"),
     "message": steps((0, 0.1, 0.5, 1, 1.5, 2), 0.1, "message, ticks"),
     "further": whole(0, 2, 0, "further ahead, per rank behind"),
-    "slower": whole(-1, 5, -1, "rank that takes 1.25 × as long (−1: none)"),
+    "slower": whole(-1, 5, -1, "slow rank, × 1.25 (−1: none)"),
 }
 
 

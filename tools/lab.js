@@ -96,5 +96,16 @@
         return words(box.querySelector('.widget-label')) || words(box);
     };
 
-    window.idt = { open, close, ready, run, prompts, errors, warnings, heights, label };
+    // What can't be seen of a control: words that are cut, a slider whose words leave it no track to move on.
+    const unseen = element => {
+        const box = element.closest('.widget-inline-hbox, .widget-toggle-buttons') || element.parentElement;
+        const found = [];
+        for (const words of box.querySelectorAll('.widget-label, .widget-label-basic, .widget-readout'))
+            if (words.scrollWidth > words.clientWidth + 1) found.push(`words that are cut: ${words.innerText.trim()}`);
+        const track = element.closest('.noUi-target')?.getBoundingClientRect().width;
+        if (track < 100) found.push(`a track of ${Math.round(track)} px`);
+        return found;
+    };
+
+    window.idt = { open, close, ready, run, prompts, errors, warnings, heights, label, unseen };
 })();

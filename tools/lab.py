@@ -384,7 +384,8 @@ class LiveExplorer:
     def try_all(self, folder: Path, prefix: str, seconds: float = 90, *, pictures: bool = True) -> list[str]:
         """Move each control one step and back, save a picture of the first; return the complaints.
 
-        The figure must change with every control, keep an alt text, and come back when the control does.
+        The figure must change with every control, keep an alt text, and come back when the control does; the control's
+        words and a slider's track must be seen.
         pictures: without them, only one is saved for each complaint.
         """
         folder.mkdir(parents=True, exist_ok=True)
@@ -400,6 +401,7 @@ class LiveExplorer:
                 if readout is not None and control.readout() == readout:
                     complaints.append(f"{name}: prints {readout!r} before and after")
                 complaints += [f"{name}: {fault}" for fault in [control.readout_is_wrong()] if fault]
+                complaints += [f"{name}: {fault}" for fault in control.unseen()]
                 complaints += [] if self.alt() else [f"{name}: no alt text after the move"]
                 if pictures and number == 1:
                     self.photograph(folder / f"{prefix}-{control.kind}-{file_part(control.label)}.png")

@@ -54,6 +54,10 @@ class LiveControl:
         else:
             self.element.select_option(value=before)
 
+    def unseen(self) -> list[str]:
+        """Return what can't be seen of it: words that are cut, a slider's track of less than 100 pixels."""
+        return list(self.element.evaluate("element => idt.unseen(element)"))
+
     def readout(self) -> str | None:
         """Return the text that a slider prints beside it; None for other controls."""
         if self.kind != "slider":

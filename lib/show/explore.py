@@ -86,6 +86,8 @@ def switch(value: bool, label: str) -> Switch:
 #: Called with each explorer that a cell shows, before its picture is stored: the site takes its frames along.
 WATCHERS: list[Callable[[Explorer], None]] = []
 
+TRACK = 290  # pixels of a slider and of the value that it prints, beside its words
+LETTER = 7  # pixels of a letter of its words
 KEPT = 64  # frames of an explorer, 100 kB each: a slider that moves back and forth draws nothing twice
 
 
@@ -183,11 +185,13 @@ def bundle(figure: Figure, widget: Any) -> tuple[dict[str, Any], dict[str, Any]]
 def _make_widget(control: Control) -> Any:
     import ipywidgets
 
-    if isinstance(control, Switch):
-        return ipywidgets.Checkbox(control.value, description=control.label, indent=False)
-    options = control.options
+    # "auto" is as wide as the words are; a slider has no width of its own, and its words would leave no track.
     slides = isinstance(control, Slider)
-    layout = ipywidgets.Layout(width="340px" if slides else None, margin="2px 24px 2px 0")
+    width = f"{TRACK + LETTER * len(control.label)}px" if slides else "auto"
+    layout = ipywidgets.Layout(width=width, margin="2px 24px 2px 0")
+    if isinstance(control, Switch):
+        return ipywidgets.Checkbox(control.value, description=control.label, indent=False, layout=layout)
+    options = control.options
     look = {"description": control.label, "style": {"description_width": "initial"}, "layout": layout}
     if not slides:
         return ipywidgets.Dropdown(options=options, value=control.value, **look)

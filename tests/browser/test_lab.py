@@ -36,15 +36,22 @@ slider.observe(lambda change: setattr(box.children[0].children[-1], "value", int
 box.children[0].children = (slider, *box.children[0].children)
 box
 """
+CROWDED = """
+crowded = explore(lambda n, on: frame((n, on)), n=whole(1, 5, 2, "n"), on=switch(True, "on")).widget
+ranks, hint = crowded.children[0].children
+ranks.layout.width, ranks.description = "340px", "how many of all ranks take part in this run"
+hint.layout.width, hint.description = "100px", "a number of words that nobody can read to their end"
+crowded
+"""
 
 
 def test_planted_faults_are_noticed(server: Server, open_notebook: Callable[[Path], Notebook], tmp_path: Path) -> None:
-    path = write(server.root / "faults.ipynb", DRAW, FOLLOWS, STANDS_STILL, FAILS, DRIFTS, MISPRINTS)
+    path = write(server.root / "faults.ipynb", DRAW, FOLLOWS, STANDS_STILL, FAILS, DRIFTS, MISPRINTS, CROWDED)
     notebook = open_notebook(path)
     notebook.run_all()
     # Who waits in vain waits to the end; the others have time, on a busy machine too.
-    seconds = (30, 3, 30, 6, 30)
-    follows, stands_still, fails, drifts, misprints = (
+    seconds = (30, 3, 30, 6, 30, 30)
+    follows, stands_still, fails, drifts, misprints, crowded = (
         explorer.try_all(tmp_path, f"explore{number}", limit)
         for number, (explorer, limit) in enumerate(zip(notebook.explorers(), seconds, strict=True))
     )
@@ -53,6 +60,8 @@ def test_planted_faults_are_noticed(server: Server, open_notebook: Callable[[Pat
     assert "ZeroDivisionError" in fails[0]
     assert "did not come back to its first frame" in drifts[0]
     assert "stands at 0.75 but prints '75%'" in misprints[0]
+    assert "a track of" in crowded[0]
+    assert any("words that are cut" in complaint for complaint in crowded[1:])
     assert len(list(tmp_path.glob("explore0-*.png"))) == 1  # of its first control
     assert any("ZeroDivisionError" in error for error in notebook.errors())
 

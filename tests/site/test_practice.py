@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 import zipfile
 from collections import Counter
 from io import BytesIO
@@ -125,6 +126,13 @@ def test_a_loop_without_an_end_is_stopped_in_its_line(course):
     code = f"import in_page\nin_page.SECONDS = 0.1\n{DEFINED}[0 for _ in iter(int, 1)]"
     (said,) = answered(course, [idle_share(code)])
     assert "has not ended; it was stopped in line 4" in said["message"]
+
+
+@pytest.mark.parametrize(("seconds", "slower"), [(10 * in_page.USUAL, 10), (in_page.USUAL / 10, 1)])
+def test_on_a_slow_machine_a_call_may_run_longer_and_on_a_quick_one_as_long(monkeypatch, seconds, slower):
+    clock = iter([0.0, seconds])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    assert in_page.slowness() == pytest.approx(slower)
 
 
 def test_what_the_notebook_defines_above_is_there_and_of_earlier_exercises_ours():

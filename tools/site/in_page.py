@@ -30,7 +30,9 @@ YOURS = "<your code>"
 KIT = "/support/kit/"
 #: What a check says of cells; a page has none.
 CELLS = " Fill in the stub above and run its cell and this one again."
-SECONDS = 5.0  # for which one call of a reader's code may run before it is stopped
+SECONDS = 5.0  # for which one call of a reader's code may run before it is stopped, on a usual machine
+LAPS = 500_000  # of a loop that does nothing, by which a machine's pace is taken
+USUAL = 0.05  # seconds that these take in the Python of a page
 TICK = 1e-6  # seconds by which a clock goes on at least, from look to look
 PRINTED = 20_000  # characters of output that are kept
 
@@ -204,14 +206,23 @@ def still_here() -> None:
     """Tell the page that the check goes on; the worker puts its own function here."""
 
 
+def slowness() -> float:
+    """Return how many times slower than a usual machine this one is now, at least 1: a phone, or one that is busy."""
+    began = time.perf_counter()
+    for _ in range(LAPS):
+        pass
+    return max(1.0, (time.perf_counter() - began) / USUAL)
+
+
 @contextlib.contextmanager
-def _timed() -> Iterator[None]:
+def _timed(slower: float) -> Iterator[None]:
     """Raise OutOfTime in the reader's code when the time of a call is up, wherever it loops or calls itself."""
     monitoring = getattr(sys, "monitoring", None)
     if monitoring is None:  # Python 3.11, in which only tests run this
         yield
         return
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + SECONDS * slower
+    told = time.monotonic()
 
     def starts(code: types.CodeType, *_: int) -> Any:
         nonlocal until
@@ -223,14 +234,19 @@ def _timed() -> Iterator[None]:
         caller = sys._getframe(1).f_back
         if caller is None or caller.f_code.co_filename != YOURS:
             still_here()
-            until = time.monotonic() + SECONDS
+            until = time.monotonic() + SECONDS * slower
         return goes_on(code)
 
     def goes_on(code: types.CodeType, *_: int) -> Any:
+        nonlocal told
         if code.co_filename != YOURS:
             return monitoring.DISABLE
-        if time.monotonic() > until:
+        now = time.monotonic()
+        if now > until:
             raise OutOfTime
+        if now > told + 1:  # it is stopped here in time, so the page need not end it
+            told = now
+            still_here()
         return None
 
     tool = monitoring.PROFILER_ID
@@ -299,14 +315,18 @@ def _checked(task: Mapping[str, Any]) -> tuple[str, str]:
     linecache.cache[YOURS] = (len(code), None, lines, YOURS)
     found = exercise(task["check"])
     space = space_of(code, task["above"], task["check"])
+    slower = slowness()
     try:
-        with _timed():
+        with _timed(slower):
             exec(compiled, space)
             answers = _answers(task["answers"], space)
             verdict = found(*answers)
     except OutOfTime as error:
         where = _line_of(error, code)
-        return "failed", f"Your code has run for {SECONDS:.0f} seconds and has not ended; it was stopped in {where}."
+        return (
+            "failed",
+            f"Your code has run for {SECONDS * slower:.0f} seconds and has not ended; it was stopped in {where}.",
+        )
     except MemoryError as error:
         return "failed", _in_a_sentence("Your code asks for more memory than a page has", error, code)
     except NameError as error:

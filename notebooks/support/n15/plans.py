@@ -55,7 +55,6 @@ class LinkSpeeds(NamedTuple):
 
 def links_of(ranks: int, n: int, order: str, machine: Machine = GPUS) -> LinkSpeeds:
     """Return the links of pipelines of n, and "–" for the order where both orders come to the same links."""
-    replicas = ranks // n
     found = {each: _links_in_order(ranks, n, each, machine) for each in ORDERS}
     chain, ring = found[order]
     return LinkSpeeds(chain, ring, "–" if found["pipeline"] == found["replicas"] else order)

@@ -66,10 +66,12 @@ def _links_in_order(ranks: int, n: int, order: str, machine: Machine) -> tuple[f
     several = ranks > machine.gpus
     border = machine.between if machine.border is None else machine.border
     if order == "pipeline":
-        message_crosses, ring_crosses = n > machine.gpus, several and replicas > 1
+        message_crosses = n > machine.gpus
+        ring_crosses = several and replicas > 1
         rings = min(n, machine.gpus)  # so many columns of the mesh pass a machine
     else:  # a machine has one stage: all its GPUs send over every border, through its cards
-        message_crosses, ring_crosses = several and n > 1, replicas > machine.gpus
+        message_crosses = several and n > 1
+        ring_crosses = replicas > machine.gpus
         rings = 1
         border = machine.between * min(1, machine.cards / machine.gpus)
     cards = min(machine.cards_of_a_ring, machine.cards / rings)

@@ -23,7 +23,7 @@ from support.n15.guesses import guess_stages as guess_stages
 from support.n15.guesses import guess_two_sequences as guess_two_sequences
 from support.n15.guesses import guess_wrong_stage as guess_wrong_stage
 from support.n15.solved import average, clip, follow, pipeline_step
-from support.n15.trials import fault_of_follow, fault_of_step
+from support.n15.trials import NO_GRADIENT, fault_of_follow, fault_of_step
 
 # ---- exercise 1: a step of a pipeline of send and receive
 
@@ -38,7 +38,7 @@ check_pipeline_step = Exercise(
     "pipeline_step",
     reference=pipeline_step,
     judge=judged(
-        fault_of_step, "on 2 and 3 ranks loss and gradients are those of one process, in 2 (m + n - 1) ticks."
+        fault_of_step, "on 2 to 4 ranks loss and gradients are those of one process, in 2 (m + n - 1) ticks."
     ),
     mistakes=famous(
         pipeline_step,
@@ -48,7 +48,7 @@ check_pipeline_step = Exercise(
                 "\n",
             ),
             "That is divided by m twice.": ("y.backward()", "(y / m).backward()"),
-            "Who sends x.grad must ask autograd for it, before the forward.": (
+            NO_GRADIENT: (
                 "            x.requires_grad_()\n",
                 "",
             ),
@@ -193,7 +193,7 @@ check_follow = Exercise(
                 " / m\n",
                 "\n",
             ),
-            "Who sends x.grad must ask autograd for it, before the forward.": (
+            NO_GRADIENT: (
                 "x.requires_grad_(before is not None)",
                 "x",
             ),

@@ -25,8 +25,12 @@ def _away(got: Any, expected: float, form: str) -> str:
     right = form.format(expected)
     if not isinstance(got, (int, float)) or isinstance(got, bool):
         return f"expected {right}, got {got!r}"
-    close = math.isclose(got, expected, rel_tol=1e-9, abs_tol=1e-12)
-    return "" if close else f"expected {right}, got {form.format(got)}"
+    if math.isclose(got, expected, rel_tol=1e-9, abs_tol=1e-12):
+        return ""
+    said = form.format(got)
+    if said == right:  # it is off in digits that are not shown
+        return f"expected {float(expected)!r}, got {float(got)!r}"
+    return f"expected {right}, got {said}"
 
 
 def _by_formula(

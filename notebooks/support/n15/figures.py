@@ -30,7 +30,7 @@ SIDE = 1.0  # inches left of the first column
 RANKS = 512
 #: How many cards a machine has, and how many of them one ring can use.
 CARDS = {"one each": (8, 1), "their share of 8": (8, 8), "1 card for all": (1, 1)}
-BETWEEN = {"50 GB/s": 50e9, "12 GB/s": 12e9}
+BETWEEN = {"50 GB/s": 50e9, "45 GB/s": 45e9, "12 GB/s": 12e9}
 GATHERS = ("waits", "hides")
 SCHEDULES = ("any", "1F1B")
 SEQUENCES = {"1": 1, "1 or 2": 2}

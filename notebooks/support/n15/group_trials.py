@@ -74,6 +74,8 @@ _OF_AVERAGE = {
 
 _ONLY_ONCE = "`parameters` is an iterator, which can be read once: read it into a list."
 
+#: How far a mean of numbers of a type may be off.
+_WITHIN = {torch.float64: 1e-10, torch.float32: 1e-6, torch.bfloat16: 2e-2}
 _SHAPES = ((3, 2), (4,), (1,), (2, 2))
 
 
@@ -116,6 +118,10 @@ _STAGES = (
     _Stage(
         " of a stage in float32 and float64",
         types=(torch.float32, torch.float64, torch.float64, torch.float32),
+    ),
+    _Stage(
+        " of a stage in bfloat16 and float32",
+        types=(torch.bfloat16, torch.float32, torch.float32, torch.bfloat16),
     ),
     _Stage(" of a stage without gradients", without=(0, 1, 2, 3)),
 )
@@ -176,7 +182,7 @@ def _fault_of_gradient(
         return f"{name} was of {_kind(mean)}, and now is of {_kind(got)}."
     if got.requires_grad:
         return f"{name} asks for a gradient itself, and did not before."
-    away = away_from(got, mean, within=1e-10 if mean.dtype == torch.float64 else 1e-6)
+    away = away_from(got, mean, within=_WITHIN[mean.dtype])
     own = stage.gradient(rank, k)
     if away and own is not None and torch.equal(got, own):
         return f"{name} is still this replica's own, after {plural(calls, 'all-reduce')}."

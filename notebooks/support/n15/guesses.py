@@ -30,7 +30,7 @@ def _fewest_stages(memory: float) -> int:
 
 
 def _fastest_of_any_order(largest: int) -> int:
-    """Return how many stages are fastest: gathering that hides, a card for each ring, micro-batches up to `largest`."""
+    """Return how many stages are fastest if pipelines take any order, gathering hides, each ring has a card."""
     return fastest_plan(every_plan(512, gather_waits=False, largest=largest)).partitions
 
 
@@ -101,7 +101,7 @@ guess_any_order = exact_number(
     "the fastest number of stages",
     lambda: _fastest_of_any_order(1),
     said={
-        1: "so it was with 1F1B: other orders idle less, and let the reduction begin earlier",
+        1: "so it was with 1F1B: other orders of a pipeline idle less, and let the reduction begin earlier",
         4: "0.006 s behind, which such a plan can't tell apart",
         8: "0.025 s behind: it idles more, and hides hardly more",
         16: "its pipelines cross machines",

@@ -25,7 +25,7 @@ class Machine(NamedTuple):
 
     between: bytes a second of one network card. cards: how many a machine has. cards_of_a_ring: how many of them one
     ring can use at most; what several rings on a machine use they share. border: bytes a second that every border of a
-    pipeline on several machines is charged with; None: as one card, though most of its borders cross no machine.
+    pipeline whose line lies on several machines is charged with; None: as one card, though most of them cross none.
     """
 
     speed: float = 400e12
@@ -55,22 +55,28 @@ class LinkSpeeds(NamedTuple):
 
 def links_of(ranks: int, n: int, order: str, machine: Machine = GPUS) -> LinkSpeeds:
     """Return the links of pipelines of n, and "–" for the order where both orders come to the same links."""
+    found = {each: _links_in_order(ranks, n, each, machine) for each in ORDERS}
+    chain, ring = found[order]
+    return LinkSpeeds(chain, ring, "–" if found["pipeline"] == found["replicas"] else order)
+
+
+def _links_in_order(ranks: int, n: int, order: str, machine: Machine) -> tuple[float, float]:
+    """Return the bytes a second of messages and of rings: both are as slow as their slowest link."""
     replicas = ranks // n
     several = ranks > machine.gpus
-    # whether messages, and rings, cross machines in each order: they are as slow as their slowest link
-    crossing = {
-        "pipeline": (n > machine.gpus, several and replicas > 1),
-        "replicas": (several and n > 1, replicas > machine.gpus),
-    }
-    message_crosses, ring_crosses = crossing[order]
-    rings = min(n, machine.gpus) if order == "pipeline" else 1  # so many columns of the mesh pass a machine
-    cards = min(machine.cards_of_a_ring, machine.cards / rings)
     border = machine.between if machine.border is None else machine.border
-    return LinkSpeeds(
-        chain=border if message_crosses else machine.inside,
-        ring=min(machine.inside, machine.between * cards) if ring_crosses else machine.inside,
-        order="–" if crossing["pipeline"] == crossing["replicas"] else order,
-    )
+    if order == "pipeline":
+        message_crosses = n > machine.gpus
+        ring_crosses = several and replicas > 1
+        rings = min(n, machine.gpus)  # so many columns of the mesh pass a machine
+    else:  # a machine has one stage: all its GPUs send over every border, through its cards
+        message_crosses = several and n > 1
+        ring_crosses = replicas > machine.gpus
+        rings = 1
+        border = machine.between * min(1, machine.cards / machine.gpus)
+    cards = min(machine.cards_of_a_ring, machine.cards / rings)
+    chain = border if message_crosses else machine.inside
+    return chain, min(machine.inside, machine.between * cards) if ring_crosses else machine.inside
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,18 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
 
 
 _SENDER_WAITS = "A rank that waits for its send receives nothing meanwhile."
+#: Said of an x.grad that is None.
+NO_GRADIENT = (
+    "Nothing has put a gradient into that x: autograd must be asked for it before the forward, and y must come from "
+    "this very x."
+)
 #: What an exception of a step means, by words of its text.
 _MEANINGS = {
     "attribute 'chunk'": "Only the first rank is given images, and only the last one targets.",
     "implicitly created": "A rank in front has no loss: its backward begins with the gradient that it receives.",
     "modified by an inplace": "Receive every micro-batch into a tensor of its own: the graph still needs the last one.",
-    "no attribute 'detach'": "There is no x.grad: nobody told autograd that the gradient of what came is wanted.",
+    "no attribute 'detach'": NO_GRADIENT,
+    "'int' and 'NoneType'": "None is no rank: the first stage has none before it, the last one none behind it.",
     "a second time": "Each micro-batch has a graph of its own, and goes back once.",
     "same dtype": "Receive into float64, the type of what is sent: torch.empty(shape, dtype=torch.float64).",
     "rank 0 waits in send to rank 1, rank 1 waits in send to rank 0": "Both send, and nobody receives.",

@@ -237,3 +237,30 @@ def test_a_number_of_buckets_that_is_a_float_is_told_as_such_and_not_as_an_error
     assert "my_exposed" not in n15.check_parts(counts).message
     by_int = edited(step_parts, ("model.layers // n", "int(model.layers / n)"))
     assert n15.check_parts(by_int)
+
+
+def test_types_that_are_written_down_leave_others_alone():
+    def of_two_types(parameters, replicas, group, dist):
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        for kind in (torch.float32, torch.float64):
+            own = [gradient for gradient in gradients if gradient.dtype == kind]
+            if own:
+                average([torch.nn.Parameter(torch.zeros(0)), *map(holding, own)], replicas, group, dist)
+
+    def holding(gradient):
+        parameter = torch.nn.Parameter(torch.zeros_like(gradient))
+        parameter.grad = gradient
+        return parameter
+
+    verdict = n15.check_average(of_two_types)
+    assert verdict.status == "wrong"
+    assert "bfloat16 and float32: gradient 0 of replica 0 is still this replica's own" in verdict.message
+
+
+def test_a_number_that_is_rounded_is_told_with_all_its_digits():
+    rounded = n15.check_exposed(lambda reduce, backward, buckets: round(exposed(reduce, backward, buckets), 6))
+    parts = n15.check_parts(lambda **case: [round(seconds, 5) for seconds in step_parts(**case)])
+    for verdict in (rounded, parts):
+        assert verdict.status == "wrong"
+        expected, got = verdict.message.split("expected ")[1].split(", got ")
+        assert got.rstrip(".") != expected

@@ -138,10 +138,10 @@ def test_few_stages_wins_with_stages_of_one_layer_only() -> None:
             plans = every_plan(512, gather_waits=False, machine=machine, stages_per_rank=most)
             assert fastest_plan(plans).partitions == wins
     for how in ({"gather_waits": True}, {"gather_waits": False, "memory": 24e9}):
-        for cards in (8, 1):
+        for cards, wins in ((8, 8), (1, 4)):
             machine = Machine(between=12e9, cards=cards, memory=how.get("memory", 80e9))
             plans = every_plan(512, gather_waits=how["gather_waits"], machine=machine, largest=2)
-            assert fastest_plan(plans).partitions == 8
+            assert fastest_plan(plans).partitions == wins
 
 
 def test_what_is_recomputed_goes_with_whole_backwards() -> None:
@@ -158,7 +158,8 @@ def test_rings_share_the_cards_of_a_machine_and_use_no_more_than_they_can() -> N
     assert [ring(n, cards_of_a_ring=8) for n in SIZES] == [8, 4, 2, 1, 1]
     assert [ring(n, cards_of_a_ring=8, cards=1) for n in SIZES] == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 8]
     assert ring(4, "replicas", cards_of_a_ring=8) == 8  # a machine has one stage only, so one ring
-    assert links_of(512, 16, "pipeline").order == "–"
+    assert links_of(512, 1, "pipeline", Machine(cards_of_a_ring=8)).order == "–"
+    assert links_of(512, 16, "pipeline", Machine(cards_of_a_ring=8)).order == "pipeline"  # its rings have one card each
     assert links_of(64, 8, "replicas").ring == 400e9  # eight replicas of a stage, in one machine
     assert links_of(64, 8, "replicas").chain == 50e9
 
@@ -168,9 +169,35 @@ def test_the_price_of_a_border_between_machines_can_be_moved_and_turns_one_winne
         machine = Machine(border=border)
         assert links_of(512, 16, "pipeline", machine).chain == (border or 50e9)
         assert links_of(512, 8, "pipeline", machine) == links_of(512, 8, "pipeline")  # crosses no machine
+        assert links_of(512, 8, "replicas", machine).chain == 50e9  # each of its borders does cross
     fast = winners(border=400e9)
     found = winners()
     assert {key: fast[key] for key in found if found[key] != fast[key]} == {(1, 1, True, True): 16}
+
+
+def test_gpus_of_one_stage_share_the_cards_of_their_machine_for_their_messages() -> None:
+    one = Machine(between=12e9, cards=1)
+    assert links_of(512, 4, "replicas", one).chain == 12e9 / 8
+    assert links_of(512, 4, "replicas", Machine(between=12e9)).chain == 12e9
+    assert links_of(512, 16, "pipeline", one).chain == 12e9  # a machine sends over one of its borders only
+    plans = every_plan(512, gather_waits=False, machine=one)
+    assert [round(plan.seconds, 3) for plan in plans[2:4]] == [1.493, 1.706]
+
+
+def test_one_stage_that_takes_all_micro_batches_through_a_layer_first_is_as_fast_as_with_a_larger_one() -> None:
+    forward = 2 * 7e9 * 4096 / 400e12
+    sent = 511 / 512 * 7e9 / 50e9 / forward
+    orders = [order for order in planned_orders(1, 32, 2, 0.0, 2) if order.name == "looped BFS"]
+    seconds = min(order.seconds + order.left_of(4 * sent) + order.late_by(2 * sent) for order in orders) * forward
+    one, two = (every_plan(512, gather_waits=False, largest=largest) for largest in (1, 2))
+    assert two[0].seconds == pytest.approx(seconds)
+    assert two[0].seconds < one[1].seconds < one[0].seconds
+
+
+def test_one_stage_wins_by_a_hair_of_bandwidth() -> None:
+    for between, wins in ((50e9, 1), (45e9, 2)):
+        plans = every_plan(512, gather_waits=False, largest=2, machine=Machine(between=between))
+        assert fastest_plan(plans).partitions == wins
 
 
 def test_a_long_pipeline_is_what_the_simulator_says_and_the_rules_of_the_reader_are_asked() -> None:

@@ -333,3 +333,32 @@ def test_other_wrong_orders_are_told_what_is_seen(old, new, says):
     verdict = n15.check_follow(edited(follow, (old, new)))
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [("kept.append((x, y))", "kept.append(y)"), ("for x, y in kept", "for y in kept")],  # the last x is left behind
+        [("x.requires_grad_()", "x = x.requires_grad_().clone()")],
+    ],
+)
+def test_who_has_asked_for_a_gradient_and_sends_that_of_another_x_is_not_told_to_ask(changes):
+    verdict = n15.check_pipeline_step(edited(pipeline_step, *changes))
+    assert verdict.status == "wrong"
+    assert "must ask autograd" not in verdict.message
+    assert "y must come from this very x" in verdict.message
+
+
+@pytest.mark.parametrize("to", ["before", "behind"])
+def test_who_sends_to_nobody_is_told_that_the_ends_have_none(to):
+    everybody = edited(
+        pipeline_step,
+        ("        if before is not None:\n            dist.send(x.grad, before)", f"        dist.send(x.grad, {to})"),
+    )
+    verdict = n15.check_pipeline_step(everybody)
+    assert "None is no rank: the first stage has none before it, the last one none behind it." in verdict.message
+
+
+def test_what_is_praised_names_all_that_was_tried():
+    assert "on 2 to 4 ranks" in n15.check_pipeline_step(pipeline_step).message

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from math import ceil
 
 import pytest
@@ -94,6 +95,7 @@ def _swapped(m, n):
         ("check_forwards_ahead", _to_the_nearest, "message = 0.125, expected 7, got 4"),
         ("check_interleaved", answers.in_turn_up_to_four_ranks, "n = 5"),
         ("check_split", answers.ZerosForWeight, "after I `weight.grad` has changed"),
+        ("check_split", answers.AppendsInForward, "after F there is something in `later` already"),
         ("check_split", answers.IntoItsOwnList, "after I there are 0 functions in `later`"),
         ("check_split", answers.KeepsTheOthers, "x of a micro-batch whose W is done is still alive"),
         ("check_forwards_ahead", lambda **case: "7", "expected 4, got 7"),
@@ -132,6 +134,16 @@ def test_an_idle_rank_that_owes_a_w_is_told_so():
     slow = n14.fault_in(edited(solved.fill_holes, ("n - j)", "max(n - 1 - j, 1))")), [roomy])
     assert "is idle from" in slow
     assert "which it does only later" in slow
+
+
+def test_the_wait_that_is_named_is_one_and_the_longest_with_a_w_owed():
+    """Floats leave waits of 1e-15 ticks; and a W is no help in a hole that is shorter than others."""
+    late = n14.check_search(lambda m, n, message, room: solved.listed(m, n, 2 * message, room)[1]).message
+    begin, end = map(float, re.search(r"rom ([\d.]+) to ([\d.]+)", late).groups())
+    assert end > begin
+    orders = [zbv(8, 4).actions(rank) for rank in range(4)]
+    said = n14.check_search(lambda m, n, message, room: orders).message
+    assert "Rank 1 is idle from 24.9 to 25.5, and could do 1W5" in said
 
 
 def test_whatever_passes_the_second_exercise_is_legal_small_and_at_the_floor():

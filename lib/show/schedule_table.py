@@ -98,7 +98,10 @@ def draw_schedules(
     grid[-1][0].set_xlabel("time (ticks)")
     heading = "activations\nheld" if any(map(goes_back, schedules)) else ""
     grid[0][1].set_title(heading, fontsize=10, fontweight="normal", color=MUTED, pad=4)
-    figure.legend(handles=legend(schedules), loc="outside lower left", ncols=7, handlelength=1.1, columnspacing=1.3)
+    patches = legend(schedules)
+    columns = len(patches) if len(patches) < 6 else 3  # six don't fit beside each other
+    look: Any = {"handlelength": 1.1, "columnspacing": 1.3}
+    figure.legend(handles=patches, loc="outside lower left", ncols=columns, **look)
     finding = title or _finding(schedules, traces)
     style.headline(figure, finding)
     return style.describe(figure, f"{finding.rstrip('.')}. {' '.join(said)}")

@@ -93,10 +93,10 @@ def _by_cut(
 ) -> dict[str, Schedule]:
     """Return the schedules to compare by what stands below their bar; fill_holes needs m >= n."""
     ahead = [forwards_ahead(j, n, 1, 2, message) for j in range(n)]
-    split = {"1, split": table("fill_holes", fill_holes(m, n))} if m >= n else {}
+    filled = {"1, fill_holes": table("fill_holes", fill_holes(m, n))} if m >= n else {}
     long = with_warm_up("", m, ahead)
     finer = {str(v): interleaved_one_f_one_b(m, n, v) for v in (2, 3, 4, 6, 8)}
-    return {**split, "1": long, "1, both": halved(long), **finer}
+    return {**filled, "1": long, "1, both": halved(long), **finer}
 
 
 @styled
@@ -152,7 +152,7 @@ def draw_interleaving(
     for each in (axes, memory):
         each.set_xticks(list(places), [name.replace(", ", "\n") for name in cut])
     finding = f"m = {m}, n = {n}, message {communicate:g}: v = {cut[best]} is fastest, {real[best]:.1f} ticks"
-    headline(figure, f"{finding}, {format_share(1 - work / real[best])} idle, holds {peaks[best]:.1f}")
+    headline(figure, f"{finding}, {format_share(1 - work / real[best])} idle")
     said = "; ".join(
         f"v = {v}: {r:.1f} ticks, holds {p:.1f}" for v, r, p in zip(cut, real, peaks, strict=True)
     )
@@ -205,20 +205,22 @@ STEPS = (GREY, INK)
 
 
 @styled
-def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int) -> Figure:
+def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int, message: float = 0.0) -> Figure:
     """Draw schedules that hold two steps of `micro_batches` each: a shade is a step, for colours are tasks."""
-    traces = {name: simulate(each, **costs(each)) for name, each in schedules.items()}
+    traces = {name: simulate(each, **costs(each), communicate=message) for name, each in schedules.items()}
     end = max(trace.end for trace in traces.values())
     figure, panels = new_figure(9, 1.3 + 1.55 * len(traces), rows=len(traces), squeeze=False, sharex=True)
     said = []
     for axes, (name, trace) in zip(panels[:, 0], traces.items(), strict=True):
+        first = 0.0
         for rank, lane in enumerate(trace.lanes):
             idle(axes, rank, [(0, trace.end)])
             for span in trace.only(lane=lane):
-                color = STEPS[Action.parse(span.label).micro_batch >= micro_batches]
-                bar(axes, rank, span.start, span.duration, color, linewidth=0.5)
+                step = int(Action.parse(span.label).micro_batch >= micro_batches)
+                bar(axes, rank, span.start, span.duration, STEPS[step], linewidth=0.5)
+                first = max(first, span.end * (1 - step))
         lane_rows(axes, trace.lanes, 0, end * 1.004)
-        said.append(f"{name}: two steps in {trace.makespan:g} ticks")
+        said.append(f"{name}: {first:g} ticks, and {trace.makespan - first:g} more for the second step")
         axes.set_title(said[-1], fontsize=11, pad=5)
     panels[-1, 0].set_xlabel("time (ticks)")
     patches = [Patch(facecolor=color, label=f"step {k}") for k, color in enumerate(STEPS, 1)]

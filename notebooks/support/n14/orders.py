@@ -155,12 +155,13 @@ def _slow(made: Schedule, asked: Asked) -> str:
 
 
 def _where(made: Schedule, asked: Asked) -> str:
-    """Name an idle time: one in which a W was owed, else the longest.
+    """Name an idle time: the longest in which a W was owed, else the longest.
 
     Where a step has to reach its floor, one that the floor doesn't have: the last rank's first pause. If it makes none
     and backwards may be split, the wait that begins last, for at the step's beginning the shortest orders wait, too.
     """
-    waits = waits_for(made, **asked.seconds(made))
+    waits = [wait for wait in waits_for(made, **asked.seconds(made)) if wait.end - wait.start > 1e-6]
+    waits.sort(key=lambda wait: wait.start - wait.end)
     spans = {span.label: span for span in simulate(made, **asked.seconds(made))}
     for wait in waits:
         for action in made.actions(wait.rank):

@@ -98,6 +98,8 @@ class _Trial:
                 return f"forward returned {y}, expected a tensor."
             if y.shape != (ROWS, OUTPUTS) or not torch.allclose(y, x @ self.weight.T):
                 return f"forward doesn't return x @ weight.T, of shape {(ROWS, OUTPUTS)}."
+        if any(self.later):
+            return "after F there is something in `later` already, and no gradient yet: backward appends the function."
         more = self.alive() - self.before - sum(y.nbytes for y in ys)
         if more > 0:
             return f"after F {more} bytes are kept beside x and y: W needs no copy, only x and the gradient."

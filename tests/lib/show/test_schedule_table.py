@@ -56,6 +56,15 @@ def test_several_schedules_are_compared_on_one_time_axis_and_stages_count_as_par
     assert "held" not in figure.axes[0].get_title("left")
 
 
+@pytest.mark.parametrize("maker", [schedules.dualpipe_v, schedules.zbv, schedules.gpipe])
+def test_what_explains_the_colours_ends_inside_the_picture(maker):
+    figure = draw_schedule(maker(8, 4))
+    figure.canvas.draw()
+    (found,) = figure.legends
+    assert [text.get_text() for text in found.get_texts()][-1] == "idle"
+    assert found.get_window_extent().x1 <= figure.bbox.x1
+
+
 def test_the_first_illegal_action_is_red_and_arrows_show_who_is_stuck():
     figure = draw_refused(EAGER)
     red = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.color == RED]

@@ -1,10 +1,6 @@
 """Right answers to the exercises of notebook 14 that are not ours: other orders, other ways to the same ones."""
 
-from functools import partial
 from math import ceil
-from typing import ClassVar
-
-import torch
 
 from lib.schedules import live_activations, simulate, zbv
 from support.n14 import solved
@@ -259,92 +255,6 @@ def by_positions(m, n, v):
     return orders
 
 
-class Detached(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, weight, later):
-        ctx.save_for_backward(x, weight)
-        ctx.put = later.append
-        return torch.nn.functional.linear(x, weight)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, weight = (kept.detach() for kept in ctx.saved_tensors)
-        real = ctx.saved_tensors[1]
-
-        def do(x=x, gradient=gradient):
-            if real.grad is None:
-                real.grad = torch.zeros_like(real)
-            real.grad += torch.einsum("ro,ri->oi", gradient, x)
-
-        ctx.put(do)
-        return gradient.mm(weight), None, None
-
-
-class InPlace(Detached):
-    """W adds its product in place, by one call."""
-
-    @staticmethod
-    def forward(ctx, x, weight, later):
-        return Detached.forward(ctx, x, weight, later)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, weight = ctx.saved_tensors
-
-        @torch.no_grad()
-        def add_to_weight():
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-            weight.grad.addmm_(gradient.T, x)
-
-        ctx.put(add_to_weight)
-        return gradient @ weight, None, None
-
-
-class IntoItsOwnList(solved.SplitLinear):
-    """Wrong: backward puts its function into whatever list came last."""
-
-    lists: ClassVar = []
-
-    @staticmethod
-    def forward(ctx, x, weight, later):
-        IntoItsOwnList.lists.append(later)
-        return solved.SplitLinear.forward(ctx, x, weight, later)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.later = IntoItsOwnList.lists[-1]
-        return solved.SplitLinear.backward(ctx, gradient)
-
-
-class KeepsTheOthers(solved.SplitLinear):
-    """Wrong: a function holds those that were in the list before it, and all that they hold."""
-
-    @staticmethod
-    def forward(ctx, x, weight, later):
-        return solved.SplitLinear.forward(ctx, x, weight, later)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        before = list(ctx.later)
-        found = solved.SplitLinear.backward(ctx, gradient)
-        ctx.later.append(partial(lambda work, unused: work(), ctx.later.pop(), before))
-        return found
-
-
-class ZerosForWeight(solved.SplitLinear):
-    """Wrong: I gives the weights a gradient of zeros."""
-
-    @staticmethod
-    def forward(ctx, x, weight, later):
-        return solved.SplitLinear.forward(ctx, x, weight, later)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        found, _, _ = solved.SplitLinear.backward(ctx, gradient)
-        return found, torch.zeros_like(ctx.saved_tensors[1]), None
-
-
 def known_by_heart(m, n, message, room):
     """Return a table that somebody has found before, for these two contests alone."""
     return KNOWN[m, n]
@@ -407,40 +317,3 @@ def a_rank_fewer(m, n, message, room):
 
 
 WRONG_SEARCHES = [first_contest_only, with_more_room, with_a_w_missing, fewer_micro_batches, a_rank_fewer]
-
-
-def _keeper(keep):
-    """Return SplitLinear whose backward also lets keep(ctx, something as large as x, the function) say what is put."""
-
-    class Keeper(solved.SplitLinear):
-        @staticmethod
-        def forward(ctx, x, weight, later):
-            return solved.SplitLinear.forward(ctx, x, weight, later)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            found = solved.SplitLinear.backward(ctx, gradient)
-            ctx.later.append(keep(ctx, found[0].clone(), ctx.later.pop()))
-            return found
-
-    return Keeper
-
-
-_elsewhere = []
-
-
-def _in_a_list(ctx, extra, work):
-    _elsewhere.append(extra)
-
-    def then_forget():
-        work()
-        _elsewhere[:] = [one for one in _elsewhere if one is not extra]
-
-    return then_forget
-
-
-KEEPERS = [
-    _keeper(lambda ctx, extra, work: partial(lambda unused: work(), extra)),
-    _keeper(lambda ctx, extra, work: lambda unused=extra: work()),
-    _keeper(_in_a_list),
-]

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from math import ceil
 
 import pytest
@@ -15,7 +16,7 @@ from support.n14 import checks as n14
 from support.n14 import solved
 from support.n14.warm_up import with_warm_up
 from tests.lib.refusal import refuses
-from tests.support.n14 import answers
+from tests.support.n14 import answers, split_answers
 
 SIZES = list(itertools.product((1, 2, 5, 8, 20), range(1, 6)))
 
@@ -38,8 +39,8 @@ SIZES = list(itertools.product((1, 2, 5, 8, 20), range(1, 6)))
         ("check_forwards_ahead", answers.by_waiting),
         ("check_interleaved", answers.one_round),
         ("check_interleaved", answers.by_positions),
-        ("check_split", answers.Detached),
-        ("check_split", answers.InPlace),
+        ("check_split", split_answers.Detached),
+        ("check_split", split_answers.InPlace),
         pytest.param("check_search", answers.two_stages, marks=pytest.mark.prove),
         ("check_search", answers.known_by_heart),
     ],
@@ -93,9 +94,10 @@ def _swapped(m, n):
         ("check_forwards_ahead", answers.six_rounds_at_most, "with so few it waits"),
         ("check_forwards_ahead", _to_the_nearest, "message = 0.125, expected 7, got 4"),
         ("check_interleaved", answers.in_turn_up_to_four_ranks, "n = 5"),
-        ("check_split", answers.ZerosForWeight, "after I `weight.grad` has changed"),
-        ("check_split", answers.IntoItsOwnList, "after I there are 0 functions in `later`"),
-        ("check_split", answers.KeepsTheOthers, "x of a micro-batch whose W is done is still alive"),
+        ("check_split", split_answers.ZerosForWeight, "after I `weight.grad` has changed"),
+        ("check_split", split_answers.AppendsInForward, "after F there is something in `later` already"),
+        ("check_split", split_answers.IntoItsOwnList, "after I there are 0 functions in `later`"),
+        ("check_split", split_answers.KeepsTheOthers, "x of a micro-batch whose W is done is still alive"),
         ("check_forwards_ahead", lambda **case: "7", "expected 4, got 7"),
     ],
 )
@@ -116,7 +118,7 @@ def test_what_wins_a_contest_by_breaking_its_rules_is_refused(wrong):
     assert n14.check_search(wrong).status == "wrong"
 
 
-@pytest.mark.parametrize("keeper", answers.KEEPERS)
+@pytest.mark.parametrize("keeper", split_answers.KEEPERS)
 def test_who_keeps_something_as_large_as_x_is_told_nothing_of_how(keeper):
     """An inner function is one way to keep it; a partial, a list or ctx are others."""
     message = n14.check_split(keeper).message
@@ -132,6 +134,16 @@ def test_an_idle_rank_that_owes_a_w_is_told_so():
     slow = n14.fault_in(edited(solved.fill_holes, ("n - j)", "max(n - 1 - j, 1))")), [roomy])
     assert "is idle from" in slow
     assert "which it does only later" in slow
+
+
+def test_the_wait_that_is_named_is_one_and_the_longest_with_a_w_owed():
+    """Floats leave waits of 1e-15 ticks; and a W is no help in a hole that is shorter than others."""
+    late = n14.check_search(lambda m, n, message, room: solved.listed(m, n, 2 * message, room)[1]).message
+    begin, end = map(float, re.search(r"rom ([\d.]+) to ([\d.]+)", late).groups())
+    assert end > begin
+    orders = [zbv(8, 4).actions(rank) for rank in range(4)]
+    said = n14.check_search(lambda m, n, message, room: orders).message
+    assert "Rank 1 is idle from 24.9 to 25.5, and could do 1W5" in said
 
 
 def test_whatever_passes_the_second_exercise_is_legal_small_and_at_the_floor():
@@ -232,15 +244,15 @@ def test_only_steps_of_zb_v_fit_into_each_other():
 def test_what_a_split_layer_keeps_too_long_is_seen():
     kept = []
 
-    class Keeps(answers.Detached):
+    class Keeps(split_answers.Detached):
         @staticmethod
         def forward(ctx, x, weight, later):
             kept.append(x)
-            return answers.Detached.forward(ctx, x, weight, later)
+            return split_answers.Detached.forward(ctx, x, weight, later)
 
         @staticmethod
         def backward(ctx, gradient):
-            return answers.Detached.backward(ctx, gradient)
+            return split_answers.Detached.backward(ctx, gradient)
 
     assert "x is still alive" in n14.check_split(Keeps).message
     for said, old, new in (
@@ -317,8 +329,8 @@ def test_who_empties_what_others_hold_is_not_told_of_a_wrong_gradient(freed):
 @pytest.mark.parametrize(
     ("answer", "false"),
     [
-        (answers.ZerosForWeight, "F has nothing to do with weight.grad"),
-        (answers.IntoItsOwnList, "That is an ordinary layer"),
+        (split_answers.ZerosForWeight, "F has nothing to do with weight.grad"),
+        (split_answers.IntoItsOwnList, "That is an ordinary layer"),
     ],
 )
 def test_nobody_is_told_the_mistake_of_another_who_fails_in_the_same_place(answer, false):

@@ -2,12 +2,13 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 import torch
 
 from lib import schedules as makers
-from lib.schedules import one_f_one_b, simulate, zbv
+from lib.schedules import one_f_one_b, simulate, waits_for, zbv
 from lib.show.style import alt_text
 from support.n14 import figures as n14
 from support.n14 import runs, solved, warm_up
@@ -24,11 +25,11 @@ def test_free_messages_want_many_stages_dear_ones_few_and_the_given_warm_up_has_
         return re.search(r"v = (\d+(?:, \w+)?) is fastest", words)[1]
 
     prices = (0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5)
-    assert [best(each) for each in prices] == ["8", *["1, split"] * 4, *["1, both"] * 2]
+    assert [best(each) for each in prices] == ["8", *["1, fill_holes"] * 4, *["1, both"] * 2]
     ticks = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 8, 4, 0.2))
-    bars = "v = 1, split: 29.4 ticks, holds 4.0; v = 1: 34.2 ticks, holds 7.0; v = 1, both: 31.2 ticks, holds 7.0"
+    bars = "v = 1, fill_holes: 29.4 ticks, holds 4.0; v = 1: 34.2 ticks, holds 7.0; v = 1, both: 31.2 ticks, holds 7.0"
     assert f"{bars}; v = 2: 31.3 ticks, holds 5.5" in ticks
-    assert "split" not in alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 4, 8, 0.2))
+    assert "fill_holes" not in alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 4, 8, 0.2))
     words = alt_text(n14.draw_messages(solved.forwards_ahead, 8, 4, 0.5))
     assert words.startswith("A message of 0.5: GPipe 36 ticks, 1F1B 41 ticks, your warm-up 36 ticks, holding 7")
     plain = alt_text(n14.draw_messages(lambda j, n, *costs: n - j, 8, 4, 0.5))
@@ -52,8 +53,10 @@ def test_a_run_is_drawn_beside_its_prediction_two_steps_side_by_side_and_a_forgo
     alone = alt_text(n14.draw_run(table, None, predicted, "ZB-V"))
     assert "predicted, and not measured here" in alone
     assert ", measured" not in alone
-    words = alt_text(n14.draw_joined({"1F1B": in_a_row(one_f_one_b(8, 4), 2), "ZB-V": in_a_row(zbv(8, 4), 2)}, 8))
-    assert "1F1B: two steps in 66 ticks; ZB-V: two steps in 49.5 ticks" in words
+    pairs = {"1F1B": in_a_row(one_f_one_b(8, 4), 2), "ZB-V": in_a_row(zbv(8, 4), 2)}
+    words = alt_text(n14.draw_joined(pairs, 8))
+    assert "1F1B: 33 ticks, and 33 more for the second step; ZB-V: 25.5 ticks, and 24 more for the second step" in words
+    assert "ZB-V: 26.8 ticks, and 25.6 more for the second step" in alt_text(n14.draw_joined(pairs, 8, message=0.1))
     assert "2 W forgotten: the gradient is 28 % off" in alt_text(n14.draw_forgotten([1, 1, 1], [0, 2], 0.28))
 
 
@@ -154,6 +157,45 @@ def test_on_six_ranks_a_large_v_is_the_fastest_also_at_a_tenth_of_a_tick():
     for m in (8, 16):
         words = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, m, 6, 0.1))
         assert "v = 6 is fastest" in words
+
+
+def test_on_eight_ranks_a_large_v_is_the_fastest_where_messages_take_little_on_four_only_where_they_are_free():
+    for m, n, message, v in ((8, 8, 0.05, "6"), (16, 8, 0.05, "6"), (8, 4, 0.05, "1, fill_holes"), (8, 4, 0, "8")):
+        words = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, m, n, message))
+        assert f"v = {v} is fastest" in words
+
+
+def test_a_warm_up_that_is_too_short_for_its_messages_costs_whole_backwards_more_than_split_ones():
+    long = warm_up.warmed_up(8, 4, 1)
+    both = warm_up.halved(long)
+    for message, ahead in ((0, 3), (1, 3), (1.5, 3), (2, 6), (3, 6)):
+        ends = [simulate(each, communicate=message).makespan for each in (long, both)]
+        assert ends[0] - ends[1] == pytest.approx(ahead)
+
+
+def test_an_order_made_for_its_message_beats_both_in_its_room_and_looped_bfs_in_less():
+    both = warm_up.halved(warm_up.warmed_up(8, 4, 1))
+    ticks, orders = solved.listed(8, 4, 1, 7)
+    assert (ticks, simulate(both, communicate=1).makespan) == (31, 36)
+    assert max(makers.live_activations(solved.table("", orders))) <= max(makers.live_activations(both)) == 7
+    schedules = {"list": solved.table("", solved.listed(8, 4, 0.5, 5)[1]), **n14.all_schedules(8, 4)}
+    points = n14.time_and_memory(schedules, 0.5, fixed=0.1)
+    assert (points["list"], points["looped BFS"]) == ((34.9, 5), (35.3, 8))
+
+
+@pytest.mark.parametrize(
+    ("message", "times", "share"), [(0, (1, 1, 1), 0), (0.1, (1, 1, 1), 6.25), (0, (1, 1.2, 0.8), 4.76)]
+)
+def test_a_further_step_of_zb_v_idles_where_messages_take_time_or_i_takes_longer_than_f(message, times, share):
+    forward, input, weight = (time / 2 for time in times)
+    ends = [simulate(in_a_row(zbv(8, 4), steps), forward, input + weight, weight, message).makespan for steps in (2, 3)]
+    assert 100 * (1 - 8 * sum(times) / (ends[1] - ends[0])) == pytest.approx(share, abs=0.01)
+
+
+def test_behind_a_stage_that_takes_longer_all_ranks_but_one_wait_in_every_round():
+    waits = waits_for(one_f_one_b(8, 4), [1, 1, 1.5, 1], [2, 2, 3, 2])
+    count = Counter(wait.rank for wait in waits)
+    assert [count[rank] >= 8 for rank in range(4)] == [True, True, False, True]
 
 
 def test_with_nothing_besides_the_share_of_w_decides_between_the_two_v():

@@ -171,6 +171,7 @@ CASES = [
     Case((2, 1, 1), 7, 4, "except_last", "input"),
     Case((1, 1), 3, 8, "except_last"),
     Case((1, 1), 1, 4, "except_last"),
+    Case((1, 1), 1, 4, "always"),
     Case((1, 1), 2, 4, "except_last", before=8),
     Case((1, 1), 8, 4, "always", before=2),
     Case((2, 2), 5, 4, "never", "no_grad"),

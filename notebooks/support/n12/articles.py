@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lib.pipeline import spawn_workers
-from lib.runtime.device import new_stream, synchronize
+from lib.pipeline import Task, spawn_workers
+from lib.runtime.device import current_stream, new_stream, synchronize
 from lib.streams.pretend import PretendGPU
 from lib.streams.races import Operation, find_races
 from lib.streams.stand_in import in_place_of_cuda
@@ -72,6 +72,7 @@ def _as_a_model(answer: RunPipeline) -> Any:
             devices = [torch.device("cpu") for _ in self.partitions]
             with spawn_workers(devices) as queues:
                 answer(batches, list(self.partitions), devices, streams_for(devices, m), stop, queues)
+                _one_more_task_each(devices, queues)
             for i, batch in enumerate(batches):
                 if not isinstance(batch, Tensor):
                     raise Finding(f"batches[{i}] is to be a tensor afterwards, not {type(batch).__name__}.")
@@ -82,6 +83,18 @@ def _as_a_model(answer: RunPipeline) -> Any:
             return built.gather(batches)
 
     return Model
+
+
+def _one_more_task_each(devices: Sequence[torch.device], queues: Any) -> None:
+    """Hand every worker a task: who lent them out goes on with them."""
+    work: Any = list
+    tasks = {j: Task(current_stream(device), compute=work, finalize=None) for j, device in enumerate(devices)}
+    try:
+        built.run_clock(tasks, *queues)
+    except Exception as error:
+        raise Finding(
+            "a worker that was lent to your function answers no further task: its lender goes on with it."
+        ) from error
 
 
 # ---- on a GPU that notes what is launched

@@ -71,7 +71,9 @@ def fault_of_flatten(answer: Callable[[nn.Sequential], Any]) -> str:
     """Compare the layers, model by model: the same objects, in the same order."""
     came_back = ""
     for what, module, layers in nested():
+        layers[-1].eval()  # in another mode than the others
         before = [*module.modules()]
+        modes = [layer.training for layer in layers]
         with in_case(f"for {what}"):
             flat = answer(module)
         if [*module.modules()] != before:
@@ -79,6 +81,8 @@ def fault_of_flatten(answer: Callable[[nn.Sequential], Any]) -> str:
         fault = _fault_of_layers(flat, layers)
         if fault:
             return f"for {what}, {fault}."
+        if [layer.training for layer in layers] != modes:
+            return f"for {what}, a layer's `training` was changed: it is to stay as it is."
         if flat is module and not came_back:
             came_back = f"for {what}, the given module itself came back: make a new nn.Sequential."
     return came_back
@@ -119,9 +123,9 @@ def costs_to_try() -> Iterator[tuple[list[float], int]]:
     yield [4 / 1024, 3 / 1024, 3 / 1024, 2 / 1024, 1 / 1024], 3
     yield [3.5, 1.25, 2.25, 0.5, 3.0], 3
     chance = random.Random(0)
-    for _ in range(10):
+    for unit in (2**10, 2**22) * 5:  # milliseconds, and what a small layer takes
         layers = chance.randint(2, 12)
-        yield [chance.randint(1, 40) / 1024 for _ in range(layers)], chance.randint(1, layers)
+        yield [chance.randint(1, 40) / unit for _ in range(layers)], chance.randint(1, layers)
     for _ in range(60):
         layers = chance.randint(1, 12)
         yield [chance.choice((1, 1, 2, 3, 9)) for _ in range(layers)], chance.randint(1, layers)

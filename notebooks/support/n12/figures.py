@@ -179,7 +179,7 @@ def draw_ways(seconds: Mapping[str, float], beside_others: Mapping[str, float]) 
         for y, (name, gain) in enumerate(zip(names, gains, strict=True)):
             beside(axes, (max(gain, 1.0), y + shift), f"{gain:.2f} ×   {1e3 * times[name]:.0f} ms", (5, 0))
         best = max(range(len(gains)), key=gains.__getitem__)
-        fastest_are.append(f"{names[best]}, {gains[best]:.2f} ×" if best else "none gains")
+        fastest_are.append(f"{names[best]} {gains[best]:.2f} ×" if best else "none gains")
         each = zip(names, gains, strict=True)
         told.append(f"{where}: {'; '.join(f'{name} {gain:.2f} ×' for name, gain in each)}")
     axes.axvline(1, color=INK, lw=1, ls=(0, (3, 3)), zorder=0)
@@ -301,6 +301,8 @@ def draw_held(found: Mapping[str, Sequence[float]], m: int, inside: float) -> Fi
     both[0].legend(handles=legend_pair(measured=True, color=GREEN), loc="upper right")
     after, peak = (found["except_last"][k] - found["always"][k] for k in (0, 1))
     at_peak = f"{'saves' if peak > 0 else 'costs'} {abs(peak):.2f} E at the peak"
+    if abs(peak) < 0.005:
+        at_peak = "nothing at the peak"
     finding = f"m = {m}: always saves {after:.2f} E after forward, and {at_peak}"
     headline(figure, finding)
     rows = "; ".join(

@@ -47,6 +47,8 @@ def with_checkpoint(function: Callable[..., Any], x: Any) -> Any:
 def tie(batches: list[Any], i: int) -> None:
     """Let backward finish micro-batch i before it comes to i - 1: notebook 11's depend, on one tensor of each nest."""
     flat = [tree_flatten(batches[k]) for k in (i - 1, i)]
+    if not all(any(map(can_go_backward, leaves)) for leaves, _ in flat):
+        return  # integers alone, as words are: nothing goes back through them
     places = [next(k for k, x in enumerate(leaves) if can_go_backward(x)) for leaves, _ in flat]
     pair = [leaves[place] for (leaves, _), place in zip(flat, places, strict=True)]
     depend(pair, 1)  # type: ignore[no-untyped-call]

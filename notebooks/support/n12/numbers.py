@@ -28,6 +28,7 @@ RUNS = 1000  # one of so many may have two such steps
 MANY_STEPS = 20_000  # in so many, steps meet often if there are fewer than some ten million seeds
 BY_CHANCE = 3  # so often they may meet in them
 LENGTH = 64  # numbers in a mask: two masks are not equal by chance
+MANY = 16, 12  # micro-batches and partitions of a step that tells i from j
 PATIENCE = 1.0  # seconds until a layer that waits for its neighbour counts as alone
 _Pair: TypeAlias = tuple[int, int]
 NEIGHBOURS = (1, 1), (0, 2)  # of one clock
@@ -41,6 +42,8 @@ class _Watched(given.OwnDropout):
         self.seeds: list[int | None] = []  # call by call; None: it drew from the generator of the process
         self.states: list[Tensor] = []  # of the process's generator, before the layer draws
         self.meeting: Barrier | None = None
+        self.drawn_beside: Tensor | None = None  # the state behind what another thread has drawn meanwhile
+        self.draws_beside = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Note, meet, draw."""
@@ -50,6 +53,11 @@ class _Watched(given.OwnDropout):
         if self.meeting is not None:
             with suppress(BrokenBarrierError):  # who takes turns never meets
                 self.meeting.wait(PATIENCE)
+        if self.draws_beside:
+            thread = Thread(target=torch.rand, args=(1,), daemon=True)
+            thread.start()
+            thread.join()
+            self.drawn_beside = torch.get_rng_state()
         return super().forward(x)
 
 
@@ -64,7 +72,7 @@ class _Wrapped:
 
     def called(self) -> tuple[str, Tensor]:
         """Call it; return what is wrong, and the mask that the layer has drawn."""
-        x = torch.ones(LENGTH)
+        x = torch.ones(LENGTH, requires_grad=True)
         where = f"for {_told(self.pair)}"
         calls = len(self.layer.masks)
         with in_case(where):
@@ -73,9 +81,13 @@ class _Wrapped:
             return f"{where}, what wrap returns {NO_RETURN}.", x
         if len(self.layer.masks) == calls:
             return f"{where}, the layer was never called.", x
+        if len(self.layer.masks) > calls + 1:
+            return f"{where}, the layer was called {len(self.layer.masks) - calls} ×, not once.", x
         mask = self.layer.masks[-1]
         if not isinstance(output, Tensor) or not torch.equal(output, x * mask * 2):
             return f"{where}, the output is not that of the layer.", x
+        if not output.requires_grad:
+            return f"{where}, the output has lost its way back to x: backward ends at it.", x
         return "", mask
 
 
@@ -92,8 +104,10 @@ def fault_of_numbers(answer: Callable[[int, int], Any]) -> str:
     return (
         _fault_of_equal_pairs(masks)
         or _fault_of_neighbours(step, masks)
+        or _fault_of_a_draw_beside(step[0, 0])
         or _fault_of_the_next_step(answer, following, masks)
         or _fault_of_repeating(answer, masks)
+        or _fault_of_many_pairs(answer)
         or _fault_of_a_long_run(answer)
         or _fault_of_few_seeds(answer)
     )
@@ -178,6 +192,20 @@ def _fault_of_neighbours(step: dict[_Pair, _Wrapped], masks: dict[_Pair, Tensor]
     )
 
 
+def _fault_of_a_draw_beside(wrapped: _Wrapped) -> str:
+    """Let another thread draw from the process's generator while the layer runs: that draw has to stay."""
+    wrapped.layer.draws_beside = True
+    fault, _ = wrapped.called()
+    wrapped.layer.draws_beside = False
+    behind = wrapped.layer.drawn_beside
+    if fault or behind is None or torch.equal(behind, torch.get_rng_state()):
+        return fault
+    return (
+        f"for {_told(wrapped.pair)}, another thread draws from the generator of the whole process while the layer "
+        "runs, and when the call has ended, that generator stands elsewhere than it left it."
+    )
+
+
 def _fault_of_the_next_step(
     answer: Callable[[int, int], Any], following: dict[_Pair, _Wrapped], masks: dict[_Pair, Tensor]
 ) -> str:
@@ -200,6 +228,21 @@ def _fault_of_repeating(answer: Callable[[int, int], Any], masks: dict[_Pair, Te
             whose = f"after the same torch.manual_seed({SEED}) {_told(pair)}"
             return f"{whose} draws another mask: nobody can repeat a run."
     return ""
+
+
+def _fault_of_many_pairs(answer: Callable[[int, int], Any]) -> str:
+    """Say which pairs of a large step share a mask: a seed may tell i from j where there are few of both."""
+    m, n = MANY
+    where = f"in a step of {m} micro-batches and {n} partitions"
+    masks: dict[_Pair, Tensor] = {}
+    with in_case(where):
+        step = answer(m, n)
+        for pair in product(range(m), range(n)):
+            layer = given.OwnDropout()
+            step.wrap(layer, *pair)(torch.ones(LENGTH))
+            masks[pair] = layer.masks[-1]
+    fault = _fault_of_equal_pairs(masks)
+    return fault and f"{where}, {fault}"
 
 
 def _fault_of_a_long_run(answer: Callable[[int, int], Any]) -> str:

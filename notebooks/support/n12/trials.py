@@ -171,6 +171,7 @@ CASES = [
     Case((2, 1, 1), 7, 4, "except_last", "input"),
     Case((1, 1), 3, 8, "except_last"),
     Case((1, 1), 1, 4, "except_last"),
+    Case((1, 1), 1, 4, "always"),
     Case((1, 1), 2, 4, "except_last", before=8),
     Case((1, 1), 8, 4, "always", before=2),
     Case((2, 2), 5, 4, "never", "no_grad"),
@@ -235,7 +236,7 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     balance = [*case.balance]
     model = answer(given_layers, balance, case.chunks, *mode)
     if [*given_layers] != layers or balance != [*case.balance]:
-        return "the caller's layers or balance were changed: they belong to him"
+        return "the caller's layers or balance were changed: leave them as they are"
     fault = _fault_of_parts(model, case, layers)
     if fault:
         return fault
@@ -349,7 +350,7 @@ def _fault_of_output(
     if not isinstance(output, Tensor):
         return f"the layers return a tensor, and forward {_told(output)}"
     if given.requires_grad is not wanted or not torch.equal(given.detach(), x):
-        return "the caller's batch was changed: it belongs to him, make a new tensor"
+        return "the caller's batch was changed: leave it as it is, make a new tensor"
     wanted_rows = {*zip(watch.starts, case.sizes, strict=True)}
     if watch.rows - wanted_rows:
         sizes = [size for _, size in sorted(watch.rows)]

@@ -54,6 +54,9 @@ def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_t
 
         assert n12.check_flatten(too_much).status == "wrong"
     assert "an nn.Sequential is expected, not list" in n12.check_flatten(list).message
+    for train in (True, False):
+        set_all = n12.check_flatten(lambda module, train=train: n12.flatten_sequential(module).train(train))
+        assert "a layer's `training` was changed" in set_all.message
 
 
 class OpensEachOnce:
@@ -156,7 +159,7 @@ def by_coarse_halves(costs, n, until, rounds=1000):
     return filled_up_to(costs, n, high)
 
 
-@pytest.mark.parametrize("until, rounds", [(1e-2, 1000), (1e-3, 1000), (1e-4, 1000), (0, 10)])
+@pytest.mark.parametrize("until, rounds", [(1e-2, 1000), (1e-3, 1000), (1e-4, 1000), (1e-6, 1000), (0, 10)])
 def test_a_search_that_stops_too_early_is_told(until, rounds):
     verdict = n12.check_cut(lambda costs, n: by_coarse_halves(costs, n, until, rounds))
     assert verdict.status == "wrong"
@@ -308,6 +311,7 @@ def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_note
             "is_recomputing() is not true while a layer computes again",
         ),
         ("m - 1", "min(self.chunks, len(x)) - 1", "was computed 1 × in partition 0, not 2 ×"),
+        ('"always": m,', '"always": m if m > 1 else 0,', "the last of 1, was computed 1 × in partition 0, not 2 ×"),
         ("iter(layers)", "iter([*layers.children()])", "one layer in two places: model.partitions should hold"),
     ],
 )
@@ -349,6 +353,21 @@ def test_a_tie_takes_the_tensor_of_a_nest_that_can_have_a_gradient():
     tie(batches, 1)
     assert [name(x) for batch in batches for x in batch] == ["", "MyForkBackward", "", "MyJoinBackward"]
     assert [leaf.tolist() for leaf in tree_leaves(batches)] == [[0, 1], [2, 2], [0, 1], [3, 3]]
+
+
+def test_integers_alone_have_no_way_back_and_are_not_tied():
+    layers = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2))
+    words = torch.arange(8).reshape(4, 2)
+    for mode in ("always", "except_last", "never"):
+        output = MiniGPipe(layers, [1, 1], 4, mode)(words)
+        assert torch.allclose(output, layers(words))
+        layers.zero_grad()
+        output.square().sum().backward()
+        found = [weight.grad.clone() for weight in layers.parameters()]
+        layers.zero_grad()
+        layers(words).square().sum().backward()
+        for mine, weight in zip(found, layers.parameters(), strict=True):
+            assert torch.allclose(mine, weight.grad)
 
 
 def name(x):

@@ -75,15 +75,17 @@ def test_what_a_mode_holds_is_told_and_what_always_saves_after_forward_and_at_th
     assert "always saves 0.50 E after forward, and costs 0.10 E at the peak" in text
     found["except_last"][1] = 2.1
     assert "and saves 0.10 E at the peak" in alt_text(n12.draw_held(found, 8, 5.0))
+    found["except_last"][1] = 2.001
+    assert "after forward, and nothing at the peak" in alt_text(n12.draw_held(found, 8, 5.0))
     assert "always 1.00 E after forward, 2.00 E at most" in text
 
 
 def test_the_fastest_way_is_named_or_that_none_gains_and_equal_losses_are_called_so():
     alone = {"a": 0.2, "b": 0.1, "c": 0.3}
     text = alt_text(n12.draw_ways(alone, {"a": 0.2, "b": 0.4, "c": 0.3}))
-    assert text.startswith("Fastest: b, 2.00 ×; beside busy programs: none gains.")
+    assert text.startswith("Fastest: b 2.00 ×; beside busy programs: none gains.")
     assert "beside busy programs: a 1.00 ×; b 0.50 ×; c 0.67 ×." in text
-    assert "beside busy programs: c, 2.00 ×." in alt_text(n12.draw_ways(alone, {"a": 0.2, "b": 0.4, "c": 0.1}))
+    assert "beside busy programs: c 2.00 ×." in alt_text(n12.draw_ways(alone, {"a": 0.2, "b": 0.4, "c": 0.1}))
     rows = [{"chunks": m, "law": 2 * m / (m + 1), "predicted": 1.1, "measured": 1.2} for m in (1, 8)]
     text = alt_text(n12.draw_gains(rows))
     assert "m = 8: predicted 1.10 ×, measured 1.20 ×" in text

@@ -186,6 +186,21 @@ def test_seeds_enough_for_a_thousand_runs_pass_and_so_does_a_state_without_seeds
     assert n12.check_numbers(answer), n12.check_numbers(answer)
 
 
+@pytest.mark.parametrize(
+    "seed", ["self.seeds + j * self.n + i", "self.seeds + 10 * i + j", 'int(f"{self.seeds}{i}{j}")']
+)
+def test_pairs_that_share_a_seed_only_where_there_are_more_of_them_are_told(seed):
+    message = n12.check_numbers(from_a_base("2**31", seed)).message
+    assert "in a step of 16 micro-batches and 12 partitions, micro-batch" in message
+    assert "draw the same mask" in message
+
+
+def test_who_puts_the_generator_of_the_process_back_undoes_what_others_drew():
+    edit = ("with drawing_from", "with torch.random.fork_rng(devices=[]), drawing_from")
+    message = n12.check_numbers(edited(Numbers, edit)).message
+    assert "another thread draws from the generator of the whole process while the layer runs" in message
+
+
 def test_a_cpus_generator_reads_32_bits_of_a_seed():
     low, high = (torch.rand(3, generator=torch.Generator().manual_seed(seed)) for seed in (5, 5 + 2**32))
     assert torch.equal(low, high), "the notebook says so, and the check counts by it"
@@ -212,6 +227,8 @@ def test_the_check_leaves_torchs_generator_as_it_was():
             "the layer has moved the generator of the whole process",
         ),
         ("return layer(x)", "return layer(x, i)", "your code raised TypeError"),
+        ("return layer(x)", "return layer(x.detach())", "the output has lost its way back to x"),
+        ("return layer(x)", "return (layer(x), layer(x))[0]", "the layer was called 2 ×, not once"),
     ],
 )
 def test_other_wrong_numbers_are_told_what_is_seen(old, new, says):

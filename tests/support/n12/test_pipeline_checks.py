@@ -78,6 +78,17 @@ def test_other_wrong_ways_through_the_streams_are_told_what_is_seen(monkeypatch,
     assert says in verdict.message
 
 
+def test_who_ends_the_workers_that_were_lent_is_told(monkeypatch):
+    monkeypatch.setattr(n12, "PATIENCE", 2.0)
+
+    def ends_them(batches, partitions, devices, copy_streams, stop, queues):
+        run_pipeline(batches, partitions, devices, copy_streams, stop, queues)
+        for queue in queues[0]:
+            queue.put(None)
+
+    assert "answers no further task" in n12.check_pipeline(ends_them).message
+
+
 def test_a_dictionary_for_all_micro_batches_of_a_partition_is_told():
     kept = {}
     edit = ("shared = {}", "shared = kept.setdefault(id(layer), {})")

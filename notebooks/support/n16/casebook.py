@@ -81,7 +81,7 @@ def _is_right(given: float, due: float) -> bool:
     return given == due if isinstance(due, int) else near(given, due, TOLERANCE)
 
 
-def number_of(given: Any) -> Any:
+def scalar_of(given: Any) -> Any:
     """Return a tensor of one number as that number, anything else as it is."""
     return given.item() if isinstance(given, Tensor) and given.numel() == 1 else given
 

@@ -243,9 +243,8 @@ def _watch(
 
     def look(frame: FrameType, *_: object) -> Any:
         nonlocal last
-        frame.f_trace_opcodes = frame.f_code.co_filename.startswith(
-            FILE
-        )  # one line may open a file and fill it
+        # One line may open a file and fill it.
+        frame.f_trace_opcodes = frame.f_code.co_filename.startswith(FILE)
         now = None
         with suppress(FileNotFoundError):
             found = path.stat()
@@ -361,19 +360,8 @@ def _fault_of_loading_behind_a_kill(read: Any, path: Path, left: dict[str, bytes
         read(path, *run)
     except Exception as error:
         said = f"{begun} raises {named(error)}.".replace(f"{path.parent}{os.sep}", "")
-        return Fault(said, ("behind a kill", _loads_alone(read, path)))
+        return Fault(said, ("behind a kill", said, len(left)))
     return "" if _equal(run[0], _new(5)[0]) else f"{begun} gives another state than that of the whole one."
-
-
-def _loads_alone(read: Any, path: Path) -> bool:
-    """Say whether the file at path is all that load needs."""
-    with tempfile.TemporaryDirectory() as folder:
-        alone = shutil.copy(path, folder)
-        try:
-            read(Path(alone), *_new(7))
-        except Exception:
-            return False
-    return True
 
 
 def _fault_of_litter(write: Any, read: Any, path: Path, left: dict[str, bytes], share: float) -> str:

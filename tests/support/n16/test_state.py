@@ -240,12 +240,11 @@ WRITTEN = """\
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, path)"""
+STRAIGHT = '    open(path, "wb").write(zlib.crc32(content).to_bytes(4, "little") + content)'
+COPIED = WRITTEN.replace("os.replace(unfinished, path)", 'open(path, "wb").write(open(unfinished, "rb").read())')
 
 
-@pytest.mark.parametrize("instead", [
-    '    open(path, "wb").write(zlib.crc32(content).to_bytes(4, "little") + content)',
-    WRITTEN.replace("os.replace(unfinished, path)", 'open(path, "wb").write(open(unfinished, "rb").read())'),
-])  # fmt: skip
+@pytest.mark.parametrize("instead", [STRAIGHT, COPIED])
 def test_a_file_that_is_opened_and_written_in_one_line_is_empty_in_between(instead):
     message = n16.check_state(edited(built.save, (WRITTEN, instead)), built.load).message
     assert "save again, and for a moment the file at path has 0 bytes of " in message

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.casebook import case, scalar_of, unfinished, with_evidence
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 
@@ -102,10 +102,12 @@ def _fault_of_answers(where: str, stands: list[Stand], count: int) -> str:
     data = drawn_2(count)
     due = ((data["rows"] @ data["weight"].T).argmax(1) == data["labels"]).double().mean().item()
     most = -(-count // len(stands))
-    for rank, (got, rows) in enumerate(stand.value for stand in stands):
+    for rank, (given, rows) in enumerate(stand.value for stand in stands):
+        got = scalar_of(given)
         if not isinstance(got, (int, float)) or abs(got - due) > 1e-6:
-            shown = f"{got:.4f}" if isinstance(got, float) else repr(got)
-            return f"{where} rank {rank} says {shown}; one process says {due:.4f}."
+            digits = 8 if isinstance(got, float) and f"{got:.4f}" == f"{due:.4f}" else 4
+            shown = f"{got:.{digits}f}" if isinstance(got, float) else repr(got)
+            return f"{where} rank {rank} says {shown}; one process says {due:.{digits}f}."
         if rows > most:
             return f"{where} rank {rank} runs {rows} rows through the model, more than its share of {most}."
     return ""

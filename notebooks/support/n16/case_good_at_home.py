@@ -65,7 +65,7 @@ FORECAST_4 = 3
 
 
 class ReadsNoted:
-    """Rows that note whether the trainer's own process has read one, and how many workers share the reading."""
+    """Rows that note how many the trainer's own process has read, and how many workers share the reading."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
@@ -83,6 +83,9 @@ class ReadsNoted:
             self.workers.fill_(worker.num_workers)
         row: Tensor = self.rows[index]
         return row
+
+    def __getattr__(self, asked: str) -> Any:
+        return getattr(self.rows, asked)
 
 
 def with_reads_noted(dist, rows, workers, **given):
@@ -120,9 +123,8 @@ def _fault_of_views(where: str, stands: list[Stand], rows: Tensor, epochs: range
         if not isinstance(seen, list):
             return f"{where} the job returned {seen!r}; it should return what it has seen, as before."
         if workers and by_trainer:
-            return (
-                f"{where} the trainer of rank {rank} reads {by_trainer} rows itself, while its workers idle."
-            )
+            beside = "beside its workers" if at_work else "and no worker touches what it was given"
+            return f"{where} the trainer of rank {rank} reads {by_trainer} rows itself, {beside}."
         if at_work != workers:
             return f"{where} the loader of rank {rank} has {plural(at_work, 'worker')}, where it is given {workers}."
         for epoch, number, picture in seen:

@@ -125,15 +125,20 @@ def fault_of_7(job: Callable[..., Any]) -> str:
         if said:
             return with_evidence(said, found)
     (stand,) = found[-1]
-    said = unfinished("without recompute", [stand]) or _fault_without(stand, TRIALS[0][3])
+    said = unfinished("without recompute", [stand]) or _fault_without(stand)
     return with_evidence(said, found)
 
 
-def _fault_without(stand: Stand, steps: int) -> str:
-    most: int = max(stand.value[1])
-    if most <= steps:
-        return ""
-    return f"without recompute a block runs {most} times in {steps} steps; that was once a step."
+def _fault_without(stand: Stand) -> str:
+    """Look at a run of the first trial that keeps everything."""
+    seed, depth, dropped, steps = TRIALS[0]
+    got, calls, _ = stand.value
+    most: int = max(calls)
+    if most > steps:
+        return f"without recompute a block runs {most} times in {steps} steps; that was once a step."
+    return _fault_of_weights(
+        "without recompute", got, of_one_that_keeps(seed, steps, **drawn_7(seed, depth, dropped))
+    )
 
 
 def _fault_of_state(where: str, stand: Stand, due: list[Tensor], steps: int) -> str:
@@ -146,6 +151,10 @@ def _fault_of_state(where: str, stand: Stand, due: list[Tensor], steps: int) -> 
         return f"{where} a block runs {max(calls)} times in {steps} steps; twice a step is enough."
     if any(kept):
         return f"{where} a block still keeps what it has computed in forward when it runs again in backward."
+    return _fault_of_weights(where, got, due)
+
+
+def _fault_of_weights(where: str, got: list[Tensor], due: list[Tensor]) -> str:
     if _equal(got, due):
         return ""
     apart = max((one - other).abs().max().item() for one, other in zip(got, due, strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Real
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.casebook import case, scalar_of, unfinished, with_evidence
 from support.n16.counted import with_looks_counted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
@@ -104,9 +103,9 @@ def fault_of_11(job: Callable[..., Any]) -> str:
 
 def _fault_of_loss(where: str, stand: Stand, due: float, rows: int) -> str:
     got, looks = stand.value
-    if not isinstance(got, tuple) or len(got) != 2 or not isinstance(got[0], Real):
+    loss, many = map(scalar_of, got) if isinstance(got, tuple) and len(got) == 2 else (None, None)
+    if not isinstance(loss, (int, float)) or not isinstance(many, (int, float)):
         return f"{where} the job returned {got!r}; it should return the loss and the number of rows."
-    loss, many = got
     if many > rows:
         return f"{where} it takes {many} rows, where {rows} are enough."
     if not abs(float(loss) - due) < 1e-6:

@@ -81,6 +81,11 @@ def _is_right(given: float, due: float) -> bool:
     return given == due if isinstance(due, int) else near(given, due, TOLERANCE)
 
 
+def scalar_of(given: Any) -> Any:
+    """Return a tensor of one number as that number, anything else as it is."""
+    return given.item() if isinstance(given, Tensor) and given.numel() == 1 else given
+
+
 def with_evidence(said: str, found: Any) -> str:
     """Return what is said, known by all that these trials have shown: two answers rarely part in a rounded number."""
     return Fault(said, (said, _plain(found))) if said else ""

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ FILE_OF_ITS_OWN = {
     "is not defined": "save and load go into a file of their own, which imports io, os, zlib and torch: import or "
     "define anything else inside the function."
 }
+FILE = "<state.py"
 FOLDER_MADE = "save makes a folder of its own; the folder of path is the only one that it may use."
 MORE: Any = {"step": 3, "dealer": {"epoch": 0, "consumed": 180}}
 
@@ -75,7 +77,7 @@ def as_in_the_job(pair: tuple[Any, Any], name: str) -> Any:
         text = module_text(*pair)
     except ValueError:
         return answer
-    file = f"<state.py for {name}>"
+    file = f"{FILE} for {name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     space: dict[str, Any] = {"__name__": "state"}
     exec(compile(text, file, "exec"), space)
@@ -232,15 +234,17 @@ def _watch(
 ) -> tuple[list[tuple[bytes | None, bool]], dict[str, bytes]]:
     """Call `write`, and look at the folder before every line of Python that runs in it, the libraries' included.
 
-    Returns what the file held, None where it was not there, each with whether another lay beside it; and of each file
-    that lay beside it the most that it ever held.
+    In the answer's own lines it looks before every operation. Returns what the file held, None where it was not there,
+    each with whether another lay beside it; and of each file that lay beside it the most that it ever held.
     """
     seen: list[tuple[bytes | None, bool]] = []
     left: dict[str, bytes] = {}
     last: object = ""
 
-    def look(*_: object) -> Any:
+    def look(frame: FrameType, *_: object) -> Any:
         nonlocal last
+        # One line may open a file and fill it.
+        frame.f_trace_opcodes = frame.f_code.co_filename.startswith(FILE)
         now = None
         with suppress(FileNotFoundError):
             found = path.stat()
@@ -355,7 +359,8 @@ def _fault_of_loading_behind_a_kill(read: Any, path: Path, left: dict[str, bytes
     try:
         read(path, *run)
     except Exception as error:
-        return f"{begun} raises {named(error)}.".replace(f"{path.parent}{os.sep}", "")
+        said = f"{begun} raises {named(error)}.".replace(f"{path.parent}{os.sep}", "")
+        return Fault(said, ("behind a kill", said, len(left)))
     return "" if _equal(run[0], _new(5)[0]) else f"{begun} gives another state than that of the whole one."
 
 

@@ -63,6 +63,11 @@ AT_END = (
 PARTS = "mine[start : start + micro_batch] for start in range(0, len(mine), micro_batch)"
 BATCHES = "mine[start : start + batch_size] for start in range(0, len(mine), batch_size)"
 BY_RANDOM = "torch.randperm(len(batches), generator=random).tolist()"
+DEALT = "    mine = order[rank::world]\n    batches = [" + BATCHES + "]\n"
+NEIGHBOURS = (
+    "    every = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]\n"
+    "    batches = every[rank::world]\n"
+)
 TOTAL = (
     "        gradients = [parameter.grad for parameter in stage.parameters()]\n"
     "        square = nn.utils.get_total_norm(gradients) ** 2\n"
@@ -258,6 +263,21 @@ ANSWERS = {
         "in the order of their lengths",
         "from short to long",
     ),
+    "10 neighbours cut first": (10, 0, [(DEALT, NEIGHBOURS)], "on 2 ranks with 76 texts", ""),
+    "10 neighbours, and a rest dropped": (
+        10,
+        0,
+        [(DEALT, NEIGHBOURS.replace("every[rank::world]", "every[: len(every) // world * world][rank::world]"))],
+        "comes 0 times",
+        "",
+    ),
+    "2 rounded": (
+        2,
+        0,
+        [("(right / seen).item()", "round((right / seen).item(), 4)")],
+        "rank 0 says 0.63640000; one process says 0.63636364",
+        "",
+    ),
     "11 one by one": (
         11,
         1,
@@ -349,6 +369,25 @@ KEPT = (
 def test_as_many_workers_read_as_the_job_is_given(change, told):
     job = edited(case_good_at_home.job_4, change)
     assert told in case_good_at_home.check_job_4(job, case_good_at_home.FORECAST_4).message
+
+
+def test_a_tensor_of_one_number_is_a_number():
+    mean = edited(case_four_numbers.job_2, ("(right / seen).item()", "right / seen"))
+    verdict = case_four_numbers.check_job_2(mean, case_four_numbers.FORECAST_2)
+    assert verdict, verdict.message
+    loss = edited(case_longer_rows.job_11, ('"sum").item()', '"sum")'))
+    verdict = case_longer_rows.check_job_11(loss, case_longer_rows.FORECAST_11)
+    assert verdict, verdict.message
+
+
+def test_without_recompute_the_weights_are_those_of_before():
+    again = (
+        "        loss = F.mse",
+        "        if not recompute:\n            torch.manual_seed(seed)\n        loss = F.mse",
+    )
+    job = edited(case_half_the_memory.job_7, again)
+    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
+    assert "without recompute the weights are up to" in message
 
 
 def test_a_graph_that_is_kept_is_not_computed_again_by_a_run_for_the_look_of_it():

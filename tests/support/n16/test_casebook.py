@@ -167,6 +167,42 @@ def test_a_forecast_is_two_numbers_and_what_is_due_is_not_said(given, told):
     assert told in f"{'✓' * bool(verdict)} {verdict.message}"
 
 
+# ---- who reads
+
+SHAPE = ("torch.randn(rows[index].shape, generator=random)", "torch.randn(rows.shape[1:], generator=random)")
+COPIED = (
+    ("    dataset = Noisy()", "    own = [row for row in rows]\n    dataset = Noisy()"),
+    ("rows[index]", "own[index]"),
+)
+READ_AGAIN = (
+    ("for row, x in zip(numbers, pictures, strict=True)", "for row, x in map(dataset.__getitem__, numbers.tolist())"),
+)
+NO_READER = (
+    ("            random = torch.Generator().manual_seed(int(self.epoch) * len(rows) + index)\n", ""),
+    ("index, rows[index] + torch.randn(rows[index].shape, generator=random)", "index, index"),
+    (
+        "zip(numbers, pictures, strict=True)",
+        "[(n, rows[n] + torch.randn(3, generator=torch.Generator().manual_seed(epoch * len(rows) + n)))\n"
+        "                for n in numbers.tolist()]",
+    ),
+)
+
+
+def test_rows_may_be_asked_for_their_shape():
+    verdict = case_good_at_home.check_job_4(edited(case_good_at_home.job_4, SHAPE), case_good_at_home.FORECAST_4)
+    assert verdict, verdict.message
+
+
+@pytest.mark.parametrize("changes, told", [
+    (READ_AGAIN, "reads 36 rows itself, beside its workers"),
+    (NO_READER, "reads 18 rows itself, and no worker touches"),
+    (COPIED, "reads 13 rows itself, and no worker touches"),
+])  # fmt: skip
+def test_a_trainer_that_reads_is_told_what_its_workers_do(changes, told):
+    job = edited(case_good_at_home.job_4, *changes)
+    assert told in case_good_at_home.check_job_4(job, case_good_at_home.FORECAST_4).message
+
+
 # ---- forecasts that come true
 
 

@@ -234,6 +234,23 @@ def test_the_first_save_is_watched_too():
     assert "no restart can load it" in message
 
 
+WRITTEN = """\
+    with open(unfinished, "wb") as file:
+        file.write(zlib.crc32(content).to_bytes(4, "little") + content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)"""
+STRAIGHT = '    open(path, "wb").write(zlib.crc32(content).to_bytes(4, "little") + content)'
+COPIED = WRITTEN.replace("os.replace(unfinished, path)", 'open(path, "wb").write(open(unfinished, "rb").read())')
+
+
+@pytest.mark.parametrize("instead", [STRAIGHT, COPIED])
+def test_a_file_that_is_opened_and_written_in_one_line_is_empty_in_between(instead):
+    message = n16.check_state(edited(built.save, (WRITTEN, instead)), built.load).message
+    assert "save again, and for a moment the file at path has 0 bytes of " in message
+    assert "folder" not in message
+
+
 def test_behind_a_kill_load_takes_the_whole_file_not_what_lies_beside_it():
     beside = edited(
         built.load,
@@ -241,3 +258,4 @@ def test_behind_a_kill_load_takes_the_whole_file_not_what_lies_beside_it():
     )
     message = n16.check_state(built.save, beside).message
     assert "a kill has left half a file beside the whole one at path, and load raises ValueError" in message
+    assert "A checksum in a second file" not in message

@@ -164,10 +164,26 @@ def pale(color: str, share: float = 0.15) -> str:
 
 
 def title(axes: Axes, finding: str) -> None:
-    """Set the title, which states the finding, wrapped to the width of the figure."""
+    """Set the title, which states the finding, wrapped so that no line leaves the figure.
+
+    It begins where the axes begin, behind their names and numbers at the left: these must be there already.
+    """
     figure = axes.get_figure()
     width = figure.get_figwidth() if isinstance(figure, Figure) else 9.0
-    axes.set_title("\n".join(textwrap.wrap(finding, width=max(20, int(width * 9.5)))))
+    longest = max(20, int(width * 9.5))
+    shown = axes.set_title(finding)
+    room = width * axes.figure.dpi - _left_of(axes)
+    for letters in range(longest, 19, -1):
+        shown.set_text("\n".join(textwrap.wrap(finding, letters)))
+        if shown.get_window_extent().width <= room:
+            break
+
+
+def _left_of(axes: Axes) -> float:
+    """Return how many dots the names and numbers at the left of axes take, with the margins of a figure."""
+    names = axes.yaxis.get_tightbbox() if axes.axison else None
+    margins = 0.1 * axes.figure.dpi
+    return margins + max(0.0, axes.bbox.x0 - names.x0 if names else 0.0)
 
 
 def headline(figure: Figure, finding: str) -> None:

@@ -57,8 +57,8 @@ class Ranks:
     ) -> list[Any]:
         """Run `function(dist, **given)` on every rank and return what each returned.
 
-        definitions: functions and classes of cells that it uses; `torch`, `nn`, `F`, `DDP`, `time` are there. A function
-        among the given arguments is sent as text, too, and is there what it is here: an argument, whatever its name.
+        definitions: functions and classes of cells that it uses; `torch`, `nn`, `F`, `DDP`, `time` are there. Functions
+        among the given arguments are sent as text, too, and arrive as what they are: arguments, whatever their names.
         Raises RuntimeError with a rank's own error, or with the signal that killed it, TimeoutError after `patience` s.
         """
         if not self._processes:

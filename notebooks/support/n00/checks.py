@@ -107,8 +107,8 @@ check_step = Exercise(
         "Each rank stepped by its own gradient: the replicas are different models now.": _stepped(
             ("* mean", "* weight.grad")
         ),
-        "The step is as long as by the sum of the gradients: the whole batch's loss is a mean, and so is its gradient.": _stepped(
-            (" / len(weights)", "")
+        "The step is as long as by the sum of the gradients: the loss of all rows is a mean, and so is its gradient.": (
+            _stepped((" / len(weights)", ""))
         ),
         "You divided by 2, but the mean over the ranks divides by their number.": _stepped(
             ("len(weights)", "2")

@@ -180,10 +180,13 @@ def title(axes: Axes, finding: str) -> None:
 
 
 def _left_of(axes: Axes) -> float:
-    """Return how many dots the names and numbers at the left of axes take, with the margins of a figure."""
-    names = axes.yaxis.get_tightbbox() if axes.axison else None
-    margins = 0.1 * axes.figure.dpi
-    return margins + max(0.0, axes.bbox.x0 - names.x0 if names else 0.0)
+    """Return how many dots the names and numbers at the left of axes take, with the margins of a figure.
+
+    Axes below or above begin where these do: the longest name of all counts.
+    """
+    column = [other for other in axes.figure.axes if other.axison and other.bbox.x0 == axes.bbox.x0]
+    names = [box for box in (other.yaxis.get_tightbbox() for other in column) if box]
+    return 0.1 * axes.figure.dpi + max([0.0, *(axes.bbox.x0 - box.x0 for box in names)])
 
 
 def headline(figure: Figure, finding: str) -> None:

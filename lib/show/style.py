@@ -186,7 +186,8 @@ def _left_of(axes: Axes) -> float:
     """
     column = [other for other in axes.figure.axes if other.axison and other.bbox.x0 == axes.bbox.x0]
     names = [box for box in (other.yaxis.get_tightbbox() for other in column) if box]
-    return 0.1 * axes.figure.dpi + max([0.0, *(axes.bbox.x0 - box.x0 for box in names)])
+    widest: float = max([0.0, *(axes.bbox.x0 - box.x0 for box in names)])
+    return widest + 0.05 * axes.figure.dpi
 
 
 def headline(figure: Figure, finding: str) -> None:

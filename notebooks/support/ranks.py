@@ -58,15 +58,13 @@ class Ranks:
         """Run `function(dist, **given)` on every rank and return what each returned.
 
         definitions: functions and classes of cells that it uses; `torch`, `nn`, `F`, `DDP`, `time` are there. Functions
-        among the given arguments are sent as text, too, and arrive as what they are: arguments, whatever their names.
+        of cells among the arguments are sent as text, too, and arrive as what they are: arguments, of any name.
         Raises RuntimeError with a rank's own error, or with the signal that killed it, TimeoutError after `patience` s.
         """
         if not self._processes:
             self._start()
         text = "\n\n\n".join(source_of(thing) for thing in (*definitions, function))
-        told = {
-            name: _Told(value) if isinstance(value, FunctionType) else value for name, value in given.items()
-        }
+        told = {name: _Told(value) if _of_a_cell(value) else value for name, value in given.items()}
         order = pickle.dumps((text, function.__name__, told))
         for line in self._lines:
             line.send_bytes(order)
@@ -151,6 +149,11 @@ def _serve(rank: int, world_size: int, store: str, line: Connection) -> None:
 QUIET = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
 #: What a rank knows, beside the texts that it is sent.
 TOOLS = {"torch": torch, "nn": nn, "F": functional, "os": os, "time": time, "DDP": DistributedDataParallel}
+
+
+def _of_a_cell(value: Any) -> bool:
+    """Say whether this is a function of a notebook; what stands in a module a rank can import."""
+    return isinstance(value, FunctionType) and value.__module__ == "__main__"
 
 
 class _Told:

@@ -164,10 +164,30 @@ def pale(color: str, share: float = 0.15) -> str:
 
 
 def title(axes: Axes, finding: str) -> None:
-    """Set the title, which states the finding, wrapped to the width of the figure."""
+    """Set the title, which states the finding, wrapped so that no line leaves the figure.
+
+    It begins where the axes begin, behind their names and numbers at the left: these must be there already.
+    """
     figure = axes.get_figure()
     width = figure.get_figwidth() if isinstance(figure, Figure) else 9.0
-    axes.set_title("\n".join(textwrap.wrap(finding, width=max(20, int(width * 9.5)))))
+    longest = max(20, int(width * 9.5))
+    shown = axes.set_title(finding)
+    room = width * axes.figure.dpi - _left_of(axes)
+    for letters in range(longest, 19, -1):
+        shown.set_text("\n".join(textwrap.wrap(finding, letters)))
+        if shown.get_window_extent().width <= room:
+            break
+
+
+def _left_of(axes: Axes) -> float:
+    """Return how many dots the names and numbers at the left of axes take, with the margins of a figure.
+
+    Axes below or above begin where these do: the longest name of all counts.
+    """
+    column = [other for other in axes.figure.axes if other.axison and other.bbox.x0 == axes.bbox.x0]
+    names = [box for box in (other.yaxis.get_tightbbox() for other in column) if box]
+    widest: float = max([0.0, *(axes.bbox.x0 - box.x0 for box in names)])
+    return widest + 0.05 * axes.figure.dpi
 
 
 def headline(figure: Figure, finding: str) -> None:

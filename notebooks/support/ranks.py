@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from types import FunctionType
 from typing import Any
 from unittest import mock
 
@@ -56,13 +57,15 @@ class Ranks:
     ) -> list[Any]:
         """Run `function(dist, **given)` on every rank and return what each returned.
 
-        definitions: functions and classes of cells that it uses; `torch`, `nn`, `F`, `DDP`, `time` are there. Raises
-        RuntimeError with a rank's own error, or with the signal that killed it, TimeoutError after `patience` seconds.
+        definitions: functions and classes of cells that it uses; `torch`, `nn`, `F`, `DDP`, `time` are there. Functions
+        of cells among the arguments are sent as text, too, and arrive as what they are: arguments, of any name.
+        Raises RuntimeError with a rank's own error, or with the signal that killed it, TimeoutError after `patience` s.
         """
         if not self._processes:
             self._start()
         text = "\n\n\n".join(source_of(thing) for thing in (*definitions, function))
-        order = pickle.dumps((text, function.__name__, given))
+        told = {name: _Told(value) if _of_a_cell(value) else value for name, value in given.items()}
+        order = pickle.dumps((text, function.__name__, told))
         for line in self._lines:
             line.send_bytes(order)
         try:
@@ -148,12 +151,34 @@ QUIET = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
 TOOLS = {"torch": torch, "nn": nn, "F": functional, "os": os, "time": time, "DDP": DistributedDataParallel}
 
 
+def _of_a_cell(value: Any) -> bool:
+    """Say whether this is a function of a notebook; what stands in a module a rank can import."""
+    return isinstance(value, FunctionType) and value.__module__ == "__main__"
+
+
+class _Told:
+    """A function as it is sent: its text, and the name that this text gives it."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self.text = source_of(function)
+        self.name = function.__name__
+
+    def read(self, space: dict[str, Any]) -> Any:
+        """Return the function, which then knows what is in this space, and itself by its own name."""
+        own = dict(space)
+        exec(compile(self.text, "<cell>", "exec"), own)
+        return own[self.name]
+
+
 def _answer(text: str, name: str, given: dict[str, Any]) -> tuple[str, Any]:
     """Run the function of that name in the text; return ("done", its result), or ("error", what it raised)."""
     try:
         space: dict[str, Any] = dict(TOOLS)
         exec(compile(text, "<cell>", "exec"), space)
-        return "done", space[name](dist, **given)
+        known = {
+            key: value.read(space) if isinstance(value, _Told) else value for key, value in given.items()
+        }
+        return "done", space[name](dist, **known)
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = textwrap.shorten(f"{type(error).__name__}: {error}", 400)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from types import FunctionType
 
 import pytest
 import torch
@@ -160,6 +161,21 @@ def sleeps(dist):
 
 def asked(dist, number):
     return number, dist.get_rank()
+
+
+def called_with(dist, work, number):
+    return work(dist, number)
+
+
+@pytest.mark.ranks
+def test_a_function_may_be_an_argument_and_is_called_by_the_arguments_name_whatever_its_own_is():
+    of_a_cell = FunctionType(asked.__code__, globals())
+    of_a_cell.__module__ = "__main__"  # of a notebook: no other process can import it
+    ranks = Ranks(2)
+    try:
+        assert ranks.run(called_with, work=of_a_cell, number=7) == [(7, 0), (7, 1)]
+    finally:
+        ranks.close()
 
 
 @pytest.mark.ranks

@@ -107,8 +107,8 @@ check_step = Exercise(
         "Each rank stepped by its own gradient: the replicas are different models now.": _stepped(
             ("* mean", "* weight.grad")
         ),
-        "You took the sum of the gradients: the whole batch's loss is a mean, and so is its gradient.": _stepped(
-            (" / len(weights)", "")
+        "The step is as long as by the sum of the gradients: the loss of all rows is a mean, and so is its gradient.": (
+            _stepped((" / len(weights)", ""))
         ),
         "You divided by 2, but the mean over the ranks divides by their number.": _stepped(
             ("len(weights)", "2")
@@ -202,6 +202,7 @@ check_idle_share = Exercise(
             ([("a", 0, 1), ("c", 2, 3)], ["a", "b", "c", "d"]),
             ([("a", 0, 10), ("b", 1, 2)], ["a", "b"]),
             ([("b", 0, 1), ("a", 1, 9), ("c", 2, 3), ("b", 3, 4)], ["a", "b", "c"]),
+            ([("a", 0.5, 2.0), ("b", 1.25, 3.0)], ["a", "b"]),
         ],
     ),
     view=lambda answer: lambda spans, lanes: answer(spans, lanes),  # whatever the reader calls them
@@ -347,7 +348,7 @@ check_rank_step = Exercise(
         "Each rank stepped by a part of its own gradient: the sum has to be there before the step.": _ranked(
             (REDUCED, "pass")
         ),
-        "You stepped by the sum: all_reduce adds up, and the mean is a number of ranks smaller.": _ranked(
+        "The step is as long as by the sum: all_reduce adds up, and the mean is a number of ranks smaller.": _ranked(
             (" / dist.get_world_size()", "")
         ),
         "You divided by 2: the mean over the ranks divides by their number.": _ranked(
@@ -420,7 +421,7 @@ check_deal = Exercise(
     keeps=True,
     throughout=True,
     fault=badly_dealt,
-    praise="no rank could end sooner, in all {count} cases",
+    praise="the last rank could not end sooner, in all {count} cases",
     mistakes={
         "You dealt equally: the slow rank ends last.": dealt_equally,
         "You gave more to the slow: a rank of twice the speed takes twice the rows.": more_to_the_slow,

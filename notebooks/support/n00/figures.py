@@ -50,7 +50,7 @@ def draw_shared_step(ranks: int, slow: float, message: float, inside: bool) -> F
         taken += f" instead of {alike:g}"
     finding = f"{taken}; {_who_waits(trace, slow, message)}"
     if inside:
-        finding += _in_one(", drawn as part of the mean" if trace.bubble else "; no wait to be drawn")
+        finding += ", drawn as part of the mean" if trace.bubble else "; no wait to be drawn"
     shown = as_profiled(trace) if inside else trace
     figure = draw_timeline(predicted=shown, title=finding, unit="clock", bubbles=True)
     figure.axes[0].set_xlabel("time (ticks)")  # this notebook has no clock yet, and one word for its unit
@@ -70,14 +70,8 @@ def _who_waits(trace: Trace, slow: float, message: float) -> str:
         ("the other waits", "both") if ranks == 2 else (f"the {ranks - 1} others wait", "all")
     )
     idle = f"{trace.bubble:.0%} idle"
-    also = _in_one(f"and {everybody} for messages, {idle}") if message else _in_one(idle)
+    also = f"and {everybody} for messages, {idle}" if message else idle
     return f"{waiting} for the slow one, {also}"
-
-
-def _in_one(phrase: str) -> str:
-    """Keep a phrase on one line of a title: the name of a lane takes of a line's width, and its end is cut off."""
-    begin = phrase[: len(phrase) - len(phrase.lstrip(",; "))]
-    return begin + phrase.removeprefix(begin).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 # ---- A month of training on several devices.

@@ -7,6 +7,7 @@ from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
 
+from lib.text import plural
 from support.kit.values import kind_of
 from support.n00.solved import my_deal
 
@@ -26,9 +27,9 @@ def badly_dealt(got: Any, expected: Sequence[int], case: Mapping[str, Any]) -> s
     rows = case["rows"]
     speeds = case["speeds"]
     if not isinstance(got, list):
-        return f"a list of {len(speeds)} shares expected, not {kind_of(got)}"
+        return f"a list of {plural(len(speeds), 'share')} expected, not {kind_of(got)}"
     if len(got) != len(speeds):
-        return f"there are {len(speeds)} ranks, and you gave {len(got)} shares"
+        return f"the list has {plural(len(got), 'share')} for {plural(len(speeds), 'rank')}"
     for rank, share in enumerate(got):
         if isinstance(share, bool) or not isinstance(share, Real) or share % 1 or share < 0:
             return f"rank {rank} gets {share!r} rows: a share is a whole number, 0 or more"

@@ -55,6 +55,24 @@ def test_a_mix_with_white_is_pale_a_headline_wrapped_and_a_source_of_another_mac
     assert another._supxlabel.get_bbox_patch() is not None
 
 
+@pytest.mark.parametrize("names", ["a", "a lane with a long name"])
+@pytest.mark.parametrize("word", ["many", "WIDE", "ill"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_title_ends_inside_the_figure_however_far_in_the_axes_begin(names, word, rows):
+    @style.styled
+    def drawn():
+        figure, axes = style.new_figure(9, 5, rows=rows, squeeze=False)
+        lanes.lane_rows(axes[-1, 0], [names, "b"], 0, 2)
+        style.title(axes[0, 0], f"{word} " * 40)
+        figure.draw_without_rendering()
+        return figure, axes[0, 0]._left_title
+
+    figure, shown = drawn()
+    assert shown.get_window_extent().x1 <= figure.bbox.x1
+    assert shown.get_text().split() == [word] * 40
+    assert shown.get_text().count("\n") < 6, "lines are about as long as there is room"
+
+
 @pytest.mark.parametrize("track_first", [True, False])
 def test_a_track_lies_below_what_the_lane_does_whichever_is_drawn_first(track_first):
     figure, axes = style.new_figure(9, 2)

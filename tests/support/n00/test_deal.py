@@ -165,4 +165,9 @@ def test_shares_are_told_what_is_true_of_them_and_speeds_stay_as_they_are(answer
 
 def test_a_share_that_is_no_number_of_rows_is_told():
     assert "rank 0 gets -1 rows" in check_deal(lambda rows, speeds: [-1, *speeds[1:]]).message
-    assert "4 ranks, and you gave 1 shares" in check_deal(lambda rows, speeds: [rows]).message
+    assert "the list has 1 share for 4 ranks" in check_deal(lambda rows, speeds: [rows]).message
+
+
+def test_praise_speaks_of_the_last_rank_since_another_may_end_later_than_it_could():
+    assert by_trying_ends(12, [2, 2, 2, 1]) == (2, 4, 4, 2), "with [3, 3, 4, 2] rank 1 ends sooner"
+    assert "the last rank could not end sooner" in check_deal(by_trying_ends).message

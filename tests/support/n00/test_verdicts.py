@@ -377,3 +377,33 @@ def test_shares_that_are_floats_are_told_so_since_no_rank_could_slice_with_them(
 def test_one_tick_is_not_called_ticks():
     backwards = check_deal(lambda rows, speeds: my_deal(rows, speeds)[::-1])
     assert "ends after 2 ticks; it could end after 1 tick." in backwards.message
+
+
+# ---- exercise 2: times are no whole numbers
+
+
+def by_whole_ticks(spans, lanes):
+    """Count the ticks in which each lane works, as if every span began and ended with one."""
+    ticks = range(int(min(start for _, start, _ in spans)), int(max(end for _, _, end in spans)))
+    worked = sum(start <= tick < end for _, start, end in spans for tick in ticks)
+    return 1 - worked / (len(ticks) * len(lanes))
+
+
+def test_an_idle_share_of_whole_ticks_alone_is_refused():
+    verdict = check_idle_share(by_whole_ticks)
+    assert verdict.status == "wrong"
+    assert not any(sentence in verdict.message for sentence in check_idle_share.mistakes)
+
+
+# ---- exercise 1: what is said of a step that is too long
+
+
+def with_the_rate_of_all_ranks(replicas, batches, learning_rate):
+    """Step by the mean, by a learning rate that is a number of ranks too large."""
+    my_step(replicas, batches, learning_rate * len(replicas))
+
+
+def test_a_step_of_the_mean_that_is_too_long_is_not_said_to_have_taken_the_sum():
+    verdict = check_step(with_the_rate_of_all_ranks)
+    assert verdict.status == "wrong"
+    assert "The step is as long as by the sum of the gradients" in verdict.message

@@ -175,7 +175,7 @@ def _counted(answer: Callable[..., Any]) -> Callable[..., Any]:
     def whole(**case: float) -> Any:
         found = answer(**case)
         if isinstance(found, float):
-            raise TypeError(f"{found} is a float, and a list is cut at an int; `ceil` gives one")
+            raise TypeError(f"{found} is a float, and a list is cut at an int; `math.ceil` gives one")
         return found
 
     return whole

@@ -87,4 +87,4 @@ guess_next_step = exact_number(
     said=dict.fromkeys((6, 5.9, 5.88), "so it is, if every rank waits for all others"),
     tried=Tried(right=0, wrong=6, known=(8, 4)),
 )
-"""Section 9: the idle share of each further step of ZB-V when the steps follow each other, in per cent."""
+"""Section 10: the idle share of each further step of ZB-V when the steps follow each other, in per cent."""

@@ -131,12 +131,12 @@ def _fault_of_room(made: Schedule, asked: Asked) -> str:
     for rank, room in enumerate(asked.room):
         most = room if asked.stages else room * per_rank
         live = 0
-        for place, action in enumerate(made.actions(rank), start=1):
+        for slot, action in enumerate(made.actions(rank)):
             live += HELD[action.op]
             if live > most:
                 small = " of a stage" if per_rank > 1 else ""
                 return (
-                    f"rank {rank} holds {live} activations{small} after {action}, its task number {place}; "
+                    f"rank {rank} holds {live} activations{small} after {action}, in slot {slot}; "
                     f"there is room for {most:g}."
                 )
     return ""

@@ -50,6 +50,29 @@ class InPlace(Detached):
         return gradient @ weight, None, None
 
 
+class ReadsCtx(Detached):
+    """Right: its function reads ctx, which has the list, which has the function until somebody empties it."""
+
+    @staticmethod
+    def forward(ctx, x, weight, later):
+        ctx.save_for_backward(x)
+        ctx.weight = weight
+        ctx.later = later
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+
+        @torch.no_grad()
+        def add_to_weight():
+            product = gradient.T @ x
+            ctx.weight.grad = product if ctx.weight.grad is None else ctx.weight.grad + product
+
+        ctx.later.append(add_to_weight)
+        return gradient @ ctx.weight, None, None
+
+
 class IntoItsOwnList(solved.SplitLinear):
     """Wrong: backward puts its function into whatever list came last."""
 

@@ -41,6 +41,7 @@ SIZES = list(itertools.product((1, 2, 5, 8, 20), range(1, 6)))
         ("check_interleaved", answers.by_positions),
         ("check_split", split_answers.Detached),
         ("check_split", split_answers.InPlace),
+        ("check_split", split_answers.ReadsCtx),
         pytest.param("check_search", answers.two_stages, marks=pytest.mark.prove),
         ("check_search", answers.known_by_heart),
     ],
@@ -175,6 +176,15 @@ def test_the_contests_are_won_by_nobody_of_lib_and_lost_without_the_room():
     small = solved.table("", solved.search(8, 4, 0.3, 4))
     assert simulate(small, communicate=0.3).makespan > simulate(zero_bubble_h1(8, 4), communicate=0.3).makespan
     assert n14.best_maker(8, 4, 0.0, 6)[0] < 27, "free messages reverse it"
+
+
+def test_a_place_in_an_order_counts_from_0_in_every_sentence():
+    def too_many(m, n):
+        return [
+            [t for t in order if t[0] != "W"] + [t for t in order if t[0] == "W"] for order in solved.fill_holes(m, n)
+        ]
+
+    assert "rank 0 holds 4 activations after 0F3, in slot 4; " in n14.check_fill(too_many).message
 
 
 # ---- the warm-up
@@ -420,4 +430,4 @@ def test_half_of_the_bubble_is_not_that_of_half_stages_and_no_whole_number_no_an
     def floats(j, n, forward, backward, message):
         return 1 + (n - 1 - j) * (1 - (-2 * message // (forward + backward)))
 
-    assert "`ceil` gives one" in n14.check_forwards_ahead(floats).message
+    assert "`math.ceil` gives one" in n14.check_forwards_ahead(floats).message

@@ -27,7 +27,10 @@ def test_free_messages_want_many_stages_dear_ones_few_and_the_given_warm_up_has_
     prices = (0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5)
     assert [best(each) for each in prices] == ["8", *["1, fill_holes"] * 4, *["1, both"] * 2]
     ticks = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 8, 4, 0.2))
-    bars = "v = 1, fill_holes: 29.4 ticks, holds 4.0; v = 1: 34.2 ticks, holds 7.0; v = 1, both: 31.2 ticks, holds 7.0"
+    bars = (
+        "v = 1, fill_holes: 29.4 ticks, holds 4.0; v = 1, 1F1B: 34.2 ticks, holds 7.0; "
+        "v = 1, both: 31.2 ticks, holds 7.0"
+    )
     assert f"{bars}; v = 2: 31.3 ticks, holds 5.5" in ticks
     assert "fill_holes" not in alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 4, 8, 0.2))
     words = alt_text(n14.draw_messages(solved.forwards_ahead, 8, 4, 0.5))

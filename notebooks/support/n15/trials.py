@@ -138,9 +138,7 @@ def fault_of_follow(answer: Any) -> str:
         def step(rank: int, *given: Any, table: Sequence[Sequence[ActionPair]] = table) -> Any:
             return answer(list(table[rank]), *given)
 
-        with _keeping_nothing(answer, where):
-            wrong = job.fault(step, where)
-        found = wrong or job.fault_of_order(table) or job.fault_of_ticks(table)
+        found = job.fault(step, where) or job.fault_of_order(table) or job.fault_of_ticks(table)
         if found:
             return _in(where, found)
     return ""

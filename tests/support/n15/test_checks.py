@@ -127,7 +127,9 @@ def test_sums_written_in_another_way_are_right_too():
         layer = model.parameters / model.layers
         forward = 2 * layer * model.tokens / speed
         weights = 2 * layer * (replicas - 1) / replicas / link
-        there, gpu, network = 0.0, 0.0, 0.0
+        there = 0.0
+        gpu = 0.0
+        network = 0.0
         for _ in range(k):  # the first micro-batch, layer by layer
             there += weights
             gpu = max(gpu, there) + forward

@@ -89,7 +89,7 @@ COURSE = (
     Chapter("12_gpipe", "GPipe", PIPELINE, (7, 8, 9, 10, 11), "GPipe", 75),
     Chapter("13_cuda_streams", "CUDA streams", TOGETHER, (1, 7, 9), "CUDA\nstreams", 70),
     Chapter("14_schedules", "Schedules", TOGETHER, (8,), "schedules", 120),
-    Chapter("15_scale_out", "Scale out", TOGETHER, (6, 8, 14), "scale\nout", 85),
+    Chapter("15_scale_out", "Scale out", TOGETHER, (6, 8, 14), "scale\nout", 110),
     Chapter("16_when_it_breaks", "When it breaks", TOGETHER, (3, 4, 5, 6), "when it\nbreaks", 125),
 )
 

@@ -12,7 +12,7 @@ from support.kit.judged import judged
 from support.kit.mistakes import famous
 from support.n15.cost_checks import check_exposed as check_exposed
 from support.n15.cost_checks import check_memory as check_memory
-from support.n15.cost_checks import check_parts as check_parts
+from support.n15.cost_checks import check_step_seconds as check_step_seconds
 from support.n15.group_trials import fault_of_average, fault_of_clip
 from support.n15.guesses import guess_any_order as guess_any_order
 from support.n15.guesses import guess_clipped as guess_clipped

@@ -14,7 +14,7 @@ from support.kit.mistakes import famous
 from support.kit.raised import Finding, named
 from support.kit.values import as_it_is
 from support.n15.plans import Model
-from support.n15.solved import exposed, memory_of_rank, step_parts
+from support.n15.solved import exposed, memory_of_rank, step_seconds
 
 _SMALL = Model()
 _LARGE = Model(70e9, 80, 8192, 8192, 512)
@@ -73,6 +73,8 @@ def _memory_cases() -> list[dict[str, Any]]:
         (_LARGE, 12, 12, True),
         (_SMALL, 4, 3, True),
         (_SMALL, 4, 7, False),
+        (_SMALL, 4, 0.5, False),
+        (_SMALL, 4, 0.5, True),
     )
     levels = ((0, 1), (0, 8), (1, 8), (1, 64), (2, 8), (2, 3), (3, 8), (3, 64))
     dice = random.Random(15)
@@ -99,6 +101,7 @@ check_memory = _by_formula(
             "held * kept",
             "int(held) * kept",
         ),
+        "`held` may be less than 1, and then a part of one is held.": ("held * kept", "max(1, held) * kept"),
         "`held` may be more than n: an eager order goes further ahead.": (
             "held * kept",
             "min(held, n) * kept",
@@ -242,10 +245,7 @@ check_exposed = _by_formula(
 )
 
 
-# ---- exercise 6: a step under 1F1B, by its parts
-
-
-_NAMES = ("pipeline", "reduction left over", "gathering", "gathering left over")
+# ---- exercise 6: the seconds of a step under 1F1B
 
 
 def _asking_for_an_int(answer: Callable[..., Any]) -> Callable[..., Any]:
@@ -268,17 +268,11 @@ def _asking_for_an_int(answer: Callable[..., Any]) -> Callable[..., Any]:
     return asked
 
 
-def _parts(got: Any, expected: Sequence[float], case: Mapping[str, Any]) -> str:
-    if not isinstance(got, (tuple, list)) or len(got) != len(_NAMES):
-        return f"expected four numbers of seconds, got {got!r}"
-    faults = (
-        (name, _away(mine, right, "{:.5g} s"))
-        for name, mine, right in zip(_NAMES, got, expected, strict=True)
-    )
-    return next((f"{name}: {fault}" for name, fault in faults if fault), "")
+def _step(got: Any, expected: float, case: Mapping[str, Any]) -> str:
+    return _away(got, expected, "{:.5g} s")
 
 
-def _parts_cases() -> list[dict[str, Any]]:
+def _step_cases() -> list[dict[str, Any]]:
     first = [
         (_SMALL, 1, 512, 50e9, 400e12),
         (_SMALL, 4, 128, 50e9, 400e12),
@@ -286,6 +280,7 @@ def _parts_cases() -> list[dict[str, Any]]:
         (_SMALL, 8, 1, 50e9, 200e12),
         (_LARGE, 8, 64, 100e9, 300e12),
         (_LARGE, 1, 2, 25e9, 400e12),
+        (_SMALL, 4, 128, math.inf, 400e12),
     ]
     dice = random.Random(16)
     drawn = []
@@ -297,18 +292,19 @@ def _parts_cases() -> list[dict[str, Any]]:
             dice.uniform(1e9, 9e10), layers, 4096, dice.randint(500, 9000), replicas * dice.randint(1, 9)
         )
         drawn.append((model, n, replicas, dice.uniform(1e9, 4e11), dice.uniform(1e14, 1e15)))
-    return cases("model n replicas link speed", [*first, *drawn])
+    each = [(*case, waits) for case in [*first, *drawn] for waits in (False, True)]
+    return cases("model n replicas link speed gather_waits", each)
 
 
 _PIPELINE = "(m + n - 1) * (forward + backward)"
 _LATE = "my_exposed(gather, forward, buckets)"
 _SHARE = "(replicas - 1) / replicas * model.parameters / n"
 
-check_parts = _by_formula(
-    step_parts,
-    _parts_cases,
-    _parts,
-    "pipeline, reduction and gathering",
+check_step_seconds = _by_formula(
+    step_seconds,
+    _step_cases,
+    _step,
+    "the seconds of a step",
     {
         "A batch is shared by the replicas: each has sequences / replicas micro-batches.": (
             "model.sequences / replicas",
@@ -344,7 +340,22 @@ check_parts = _by_formula(
         ),
         "A bucket for each layer of the rank.": ("model.layers // n", "model.layers"),
         "The new weights have 2 bytes each.": ("gather = 2 *", "gather = 4 *"),
-        "The new weights go round once more, after the optimizer.": ("gather, late", "0.0, late"),
+        "The new weights go round once more, after the optimizer.": (
+            "gather if gather_waits",
+            "0.0 if gather_waits",
+        ),
+        "Where the first forward waits for all new weights, they hide behind nothing.": (
+            "gather if gather_waits else ",
+            "",
+        ),
+        "Where each layer waits for its own weights only, some of the gathering hides.": (
+            f" if gather_waits else {_LATE}",
+            "",
+        ),
+        "If `gather_waits`, nothing of the gathering hides; else the first forward hides some.": (
+            "if gather_waits",
+            "if not gather_waits",
+        ),
         "Not all of it hides: a first layer can't begin without its weights, and a slow network is late.": (
             _LATE,
             "0.0",

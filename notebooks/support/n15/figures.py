@@ -28,6 +28,7 @@ SIDE = 1.0  # inches left of the first column
 # ---- All ways to use so many ranks for the model of 7 billion parameters: time of a step, memory of a rank.
 
 RANKS = 512
+NEAR = 0.02  # seconds of a step that such a plan can't tell apart
 #: How many cards a machine has, and how many of them one ring can use.
 CARDS = {"one each": (8, 1), "their share of 8": (8, 8), "1 card for all": (1, 1)}
 BETWEEN = {"50 GB/s": 50e9, "45 GB/s": 45e9, "12 GB/s": 12e9}
@@ -101,7 +102,9 @@ def draw_plans(
     finding = f"{RANKS} ranks: nothing fits into {memory:g} GB"
     if best:
         shape = f"{plural(best.partitions, 'stage')} × {plural(best.replicas, 'replica')}"
-        finding = f"{RANKS} ranks: fastest with {shape}, {best.seconds:.3f} s"
+        near = [str(p.partitions) for p in fitting if p is not best and p.seconds - best.seconds < NEAR]
+        others = f"; {' and '.join(near)} within {NEAR:g} s" if near else ""
+        finding = f"{RANKS} ranks: fastest with {shape}, {best.seconds:.3f} s{others}"
     style.headline(figure, finding)
     facts = "; ".join(
         f"{p.partitions} x {p.replicas}: {words.replace(chr(10), ' ')}, {p.memory / 1e9:.0f} GB"
@@ -119,6 +122,7 @@ def _told_of(plan: Plan) -> str:
         return "does not fit"
     name = plan.schedule.split(" (")[0].replace("ed zero", "ed\nzero").replace("t acc", "t\nacc")
     more = ["2 sequences"] * (plan.size > 1) + ["recomputed"] * plan.recompute
+    more += ["one stage a machine"] * (plan.order == "replicas")
     return "\n".join([f"{plan.seconds:.3f} s", name, *more])
 
 

@@ -227,18 +227,64 @@ def make_plan(
     )
 
 
+def make_sharded_plan(
+    ranks: int,
+    memory_rule: MemoryRule = memory_of_rank,
+    exposed_rule: ExposedRule = exposed,
+    *,
+    recompute: bool = False,
+    size: int = 1,
+    model: Model = LARGE,
+    machine: Machine = GPUS,
+) -> Plan:
+    """Return the plan of one stage under ZeRO-3: every pass of a micro-batch gathers weights, layer by layer.
+
+    A rank's network gathers for a forward and for a backward, and reduces behind each backward. What of a reduction is
+    late hides behind the next micro-batch's forward, until the network has more to do than the GPU; behind the last
+    backward none comes. Beside what memory_rule says two layers' weights are there, and one layer's gradients.
+    """
+    larger = model._replace(tokens=model.tokens * size, sequences=model.sequences // size)
+    m = larger.sequences // ranks
+    rounds = 3 if recompute else 2
+    forward = 2 * model.parameters * larger.tokens / machine.speed
+    links = links_of(ranks, 1, ORDERS[0], machine)
+    sent = (ranks - 1) / ranks * model.parameters / links.ring  # seconds, if each parameter were one byte
+    computing = m * (1 + rounds) * forward
+    network = m * (2 + 2 + 4) * sent
+    behind = exposed_rule((2 + 4) * sent, rounds * forward, model.layers)
+    memory = memory_rule(larger, 1, 1, recompute, 3, ranks) + (2 * 2 + 4) * model.parameters / model.layers
+    fits = memory <= machine.memory
+    return Plan(
+        ranks=ranks,
+        partitions=1,
+        micro_batches=m,
+        size=size,
+        recompute=recompute,
+        order=links.order,
+        schedule="ZeRO-3" if fits else "",
+        held=1.0,
+        compute=computing,
+        pipeline=computing if fits else NOTHING_FITS.seconds,
+        reduce=max(behind, network - computing),
+        gather=2 * sent / model.layers,
+        memory=memory,
+    )
+
+
 def every_plan(
     ranks: int,
     memory_rule: MemoryRule = memory_of_rank,
     exposed_rule: ExposedRule = exposed,
     *,
     largest: int = 1,
+    zero_3: bool = False,
     **how: Any,
 ) -> list[Plan]:
     """Return the fastest plan for 1, 2, 4, 8, 16 partitions, with recomputing or without, in either order of ranks.
 
     largest: micro-batches of 1, 2, 4, … sequences are tried, up to this, as far as a replica's share of the batch can
-    be cut so. A plan's schedule is "" where none fits.
+    be cut so. zero_3: one stage may have ZeRO-3, too; cut further, it would send as many bytes with fewer cards, or
+    idle. A plan's schedule is "" where none fits.
     """
     ways: list[dict[str, Any]] = [
         {"recompute": recompute, "order": order} for recompute in (False, True) for order in ORDERS
@@ -255,6 +301,13 @@ def every_plan(
             for size in sizes
             for way in ways
         ]
+        if zero_3 and n == 1:
+            asked = {name: value for name, value in how.items() if name in ("model", "machine")}
+            plans += [
+                make_sharded_plan(ranks, memory_rule, exposed_rule, recompute=recompute, size=size, **asked)
+                for recompute in (False, True)
+                for size in sizes
+            ]
         found.append(min(plans, key=lambda plan: (plan.seconds, plan.memory)))
     return found
 

@@ -107,7 +107,7 @@ def exposed(reduce, backward, buckets):
 my_exposed = exposed
 
 
-def step_parts(model, n, replicas, link, speed):
+def step_seconds(model, n, replicas, link, speed, gather_waits):
     m = model.sequences / replicas
     forward = 2 * model.parameters / n * model.tokens / speed
     backward = 2 * forward
@@ -116,5 +116,5 @@ def step_parts(model, n, replicas, link, speed):
     pipeline = (m + n - 1) * (forward + backward)
     reduce = my_exposed(4 * share / link, backward, buckets)
     gather = 2 * share / link
-    late = my_exposed(gather, forward, buckets)
-    return pipeline, reduce, gather, late
+    late = gather if gather_waits else my_exposed(gather, forward, buckets)
+    return pipeline + reduce + late

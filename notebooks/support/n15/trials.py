@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch.nn import functional as F
 from lib.schedules import Schedule, eager_one_f_one_b, gpipe, one_f_one_b
 from lib.text import plural
 from support.kit.judged import Fault
-from support.kit.raised import in_case
+from support.kit.raised import Finding, in_case
 from support.n15.orders import ActionPair, drawn_order, far_apart, pairs_of, shown
 from support.n15.pace import Listening, Log, log_of, ticks_taken
 from support.n15.tower import even_balance
@@ -68,6 +70,26 @@ _JOBS = (
 )
 
 
+@contextmanager
+def _keeping_nothing(answer: Any, where: str) -> Iterator[None]:
+    """Run ranks; if that fails and a default of the answer has grown meanwhile, it is this that is told."""
+    named = {name: each.default for name, each in inspect.signature(answer).parameters.items()}
+    held = {name: default for name, default in named.items() if isinstance(default, (list, dict, set))}
+    sizes = {name: len(default) for name, default in held.items()}
+    try:
+        yield
+    except Finding:
+        raise
+    except Exception as error:
+        for name, default in held.items():
+            if len(default) != sizes[name]:
+                raise Finding(
+                    f"{where}: The default `{name}` is not what it was before the call: a default is made once, and is "
+                    "the same one in every call and on every rank here."
+                ) from error
+        raise
+
+
 def fault_of_step(answer: Any) -> str:
     """Run a tiny tower on 2 to 4 imitated ranks; say what differs first from one process, and what was done when."""
     for n, m, left, rows in _JOBS:
@@ -77,8 +99,10 @@ def fault_of_step(answer: Any) -> str:
         def step(rank: int, *given: Any) -> Any:
             return answer(*given)
 
+        with _keeping_nothing(answer, where):
+            wrong = job.fault(step, where)
         found = (
-            job.fault(step, where)
+            wrong
             or job.fault_of_number()
             or job.fault_of_pace()
             or job.fault_of_halves()
@@ -299,7 +323,9 @@ class _TinyJob:
             return "the last rank returned a tensor with its graph, and whoever keeps it keeps the graph; not a number."
         number = last.item() if isinstance(last, Tensor) and last.numel() == 1 else last
         if not isinstance(number, float) or abs(number - self.loss) > 1e-10:
-            return f"the last rank returned {last!r}; the batch's loss is {self.loss:.6f}."
+            near = isinstance(number, float) and abs(number - self.loss) < 1e-5
+            loss = repr(self.loss) if near else f"{self.loss:.6f}"
+            return f"the last rank returned {last!r}; the batch's loss is {loss}."
         for other in others:
             if other is not None:
                 return f"a rank that is not the last one returned {other!r}, not None."

@@ -5,7 +5,7 @@ import torch
 
 from support.kit.mistakes import edited
 from support.n15 import checks as n15
-from support.n15.solved import average, clip, exposed, follow, memory_of_rank, pipeline_step, step_parts
+from support.n15.solved import average, clip, exposed, follow, memory_of_rank, pipeline_step, step_seconds
 
 # ---- exercises 3 and 4
 
@@ -111,18 +111,38 @@ def test_sums_written_in_another_way_are_right_too():
     )
     assert n15.check_exposed(exposed)
 
-    def in_tokens(model, n, replicas, link, speed):
+    def in_tokens(model, n, replicas, link, speed, gather_waits):
         stage = model.parameters / n
         rounds = model.sequences // replicas + n - 1
         whole = 6 * stage * model.tokens / speed
         leaving = stage * (1 - 1 / replicas)
         layers = round(model.layers / n)
         left = exposed(leaving * 4 / link, whole * 2 / 3, layers)
-        late = max(leaving * 2 / link - whole / 3 * (1 - 1 / layers), leaving * 2 / link / layers)
-        return [rounds * whole, left, leaving * 2 / link, late]
+        hidden = 0.0 if gather_waits else min(whole / 3, leaving * 2 / link) * (1 - 1 / layers)
+        return rounds * whole + left + leaving * 2 / link - hidden
 
-    assert n15.check_parts(in_tokens)
-    assert n15.check_parts(step_parts)
+    def by_bytes_of_each_layer(model, n, replicas, link, speed, gather_waits):
+        m = model.sequences / replicas
+        k = int(model.layers // n)
+        layer = model.parameters / model.layers
+        forward = 2 * layer * model.tokens / speed
+        weights = 2 * layer * (replicas - 1) / replicas / link
+        there = 0.0
+        gpu = 0.0
+        network = 0.0
+        for _ in range(k):  # the first micro-batch, layer by layer
+            there += weights
+            gpu = max(gpu, there) + forward
+        start = k * weights + k * forward if gather_waits else gpu
+        gpu = start + 3 * (m + n - 1) * k * forward - 3 * k * forward
+        for _ in range(k):  # the last backward
+            gpu += 2 * forward
+            network = max(network, gpu) + 2 * weights
+        return network
+
+    assert n15.check_step_seconds(in_tokens)
+    assert n15.check_step_seconds(by_bytes_of_each_layer), n15.check_step_seconds(by_bytes_of_each_layer)
+    assert n15.check_step_seconds(step_seconds)
 
 
 # ---- what is said is true of the answer that gets it
@@ -230,13 +250,13 @@ def test_one_all_reduce_a_type_is_enough_and_one_a_gradient_too_many():
 
 
 def test_a_number_of_buckets_that_is_a_float_is_told_as_such_and_not_as_an_error_of_exposed():
-    verdict = n15.check_parts(edited(step_parts, ("model.layers // n", "model.layers / n")))
+    verdict = n15.check_step_seconds(edited(step_seconds, ("model.layers // n", "model.layers / n")))
     assert verdict.status == "wrong"
     assert "`my_exposed` was given 32.0 buckets and raised TypeError" in verdict.message
-    counts = edited(step_parts, ("    backward = 2 * forward", "    backward = sum(forward for _ in range(2.0))"))
-    assert "my_exposed" not in n15.check_parts(counts).message
-    by_int = edited(step_parts, ("model.layers // n", "int(model.layers / n)"))
-    assert n15.check_parts(by_int)
+    counts = edited(step_seconds, ("    backward = 2 * forward", "    backward = sum(forward for _ in range(2.0))"))
+    assert "my_exposed" not in n15.check_step_seconds(counts).message
+    by_int = edited(step_seconds, ("model.layers // n", "int(model.layers / n)"))
+    assert n15.check_step_seconds(by_int)
 
 
 def test_types_that_are_written_down_leave_others_alone():
@@ -259,8 +279,32 @@ def test_types_that_are_written_down_leave_others_alone():
 
 def test_a_number_that_is_rounded_is_told_with_all_its_digits():
     rounded = n15.check_exposed(lambda reduce, backward, buckets: round(exposed(reduce, backward, buckets), 6))
-    parts = n15.check_parts(lambda **case: [round(seconds, 5) for seconds in step_parts(**case)])
+    parts = n15.check_step_seconds(lambda **case: round(step_seconds(**case), 5))
     for verdict in (rounded, parts):
         assert verdict.status == "wrong"
         expected, got = verdict.message.split("expected ")[1].split(", got ")
         assert got.rstrip(".") != expected
+
+
+def test_less_than_one_micro_batch_may_be_held():
+    at_least_one = edited(memory_of_rank, ("held * kept", "max(1, held) * kept"))
+    verdict = n15.check_memory(at_least_one)
+    assert verdict.status == "wrong"
+    assert "`held` may be less than 1" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ("my_exposed(gather, forward, buckets)", "max(0.0, gather - forward)", "expected 1.2819 s, got 1.2774 s"),
+        ("gather if gather_waits else ", "", "they hide behind nothing"),
+        (" if gather_waits else my_exposed(gather, forward, buckets)", "", "some of the gathering hides"),
+        ("if gather_waits", "if not gather_waits", "the first forward hides some"),
+        ("pipeline + reduce + late", "max(pipeline, reduce) + late", "got 1.0007 s"),
+        ("pipeline + reduce + late", "(pipeline, reduce, late)", "got [0.86"),
+    ],
+)
+def test_a_wrong_step_is_told_its_seconds(old, new, says):
+    verdict = n15.check_step_seconds(edited(step_seconds, (old, new)))
+    assert verdict.status == "wrong"
+    assert says in verdict.message, verdict

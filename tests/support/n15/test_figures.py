@@ -29,8 +29,11 @@ def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_
     assert "nothing fits into 1 GB" in alt_text(n15.draw_plans(memory_of_rank, exposed, **settings, memory=1))
     larger = settings | {"sequences": "1 or 2", "gather": "hides"}
     told = alt_text(n15.draw_plans(memory_of_rank, exposed, **larger, memory=80))
-    assert "1 stage × 512 replicas, 0.886 s" in told
+    assert "1 stage × 512 replicas, 0.886 s; 2 and 4 within 0.02 s" in told
     assert "gradient accumulation 2 sequences, 77 GB" in told
+    all_cards = settings | {"rings": "their share of 8"}
+    told = alt_text(n15.draw_plans(memory_of_rank, exposed, **all_cards, memory=80))
+    assert "4 x 128: 0.912 s interleaved zero bubble one stage a machine" in told
     one = [2.0, 1.0, 0.5]
     assert "one curve, never 1e-9 apart" in alt_text(n15.draw_same({"a": one, "b": [x + 1e-12 for x in one]}))
     assert "different curves, up to 1e-01 apart" in alt_text(n15.draw_same({"a": one, "b": [2.0, 1.1, 0.5]}))

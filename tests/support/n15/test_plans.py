@@ -5,8 +5,18 @@ import pytest
 from lib.schedules import Costs, choose, looped_bfs, simulate, zbv
 from lib.timeline import Work, play
 from support.n15.planned import planned_orders
-from support.n15.plans import ORDERS, Machine, Model, Traffic, every_plan, fastest_plan, links_of, make_plan
-from support.n15.solved import exposed, step_parts
+from support.n15.plans import (
+    ORDERS,
+    Machine,
+    Model,
+    Traffic,
+    every_plan,
+    fastest_plan,
+    links_of,
+    make_plan,
+    make_sharded_plan,
+)
+from support.n15.solved import exposed, step_seconds
 from tests.lib.refusal import refuses
 
 SIZES = (1, 2, 4, 8, 16)
@@ -19,10 +29,7 @@ def test_what_is_exposed_of_a_reduction_is_what_the_formula_says(reduce, backwar
 
 
 def test_a_plan_of_1f1b_is_the_sum_by_hand_where_messages_are_cheap() -> None:
-    by_hand = []
-    for n in SIZES:
-        pipeline, left, _, late = step_parts(Model(), n, 512 // n, 50e9, 400e12)
-        by_hand.append(pipeline + left + late)
+    by_hand = [step_seconds(Model(), n, 512 // n, 50e9, 400e12, False) for n in SIZES]
     assert [round(seconds, 3) for seconds in by_hand] == [1.282, 1.292, 1.297, 1.300, 1.301]
     plans = every_plan(512, only_1f1b=True, gather_waits=False)
     for plan, seconds in zip(plans[:4], by_hand, strict=False):
@@ -30,7 +37,7 @@ def test_a_plan_of_1f1b_is_the_sum_by_hand_where_messages_are_cheap() -> None:
     assert fastest_plan(plans).partitions == 1
 
 
-def winners(**how):
+def winners(ranks=512, zero_3=False, **how):
     found = {}
     for of_a_ring in (1, 8):
         for largest in (1, 2):
@@ -38,7 +45,7 @@ def winners(**how):
                 for waits in (False, True):
                     machine = Machine(cards_of_a_ring=of_a_ring, **how)
                     settings = {"largest": largest, "only_1f1b": only_1f1b, "gather_waits": waits}
-                    plans = every_plan(512, machine=machine, **settings)
+                    plans = every_plan(ranks, machine=machine, zero_3=zero_3, **settings)
                     found[of_a_ring, largest, only_1f1b, waits] = fastest_plan(plans).partitions
     return found
 
@@ -58,6 +65,76 @@ def test_the_ranking_turns_round_with_each_of_four_assumptions_and_with_the_memo
     assert set(winners(memory=24e9).values()) == {8}
     one = every_plan(512, gather_waits=False, largest=2)[0]
     assert (one.size, one.micro_batches, round(one.memory / 1e9, 1)) == (2, 1, 76.5)
+
+
+def step_of_zero_3(m, forward, backward, gather, reduce, layers) -> float:
+    """Play it layer by layer: a GPU, and a network that gathers two layers ahead and reduces when it has time."""
+    tasks = []
+    for i in range(m):
+        passes = [("F", forward, range(layers)), ("B", backward, range(layers)[::-1])]
+        for op, seconds, order in passes:
+            tasks += [(op, i, k, seconds / layers) for k in order]
+    gpu = 0.0
+    network = 0.0
+    ends: list[float] = []
+    waiting: list[float] = []
+    for place, (op, _, _, seconds) in enumerate(tasks):
+        may_begin = ends[place - 2] if place >= 2 else 0.0
+        while waiting and max(network, waiting[0]) < may_begin:  # nothing to gather yet: reduce
+            network = max(network, waiting.pop(0)) + reduce / layers
+        network = max(network, may_begin) + gather / layers
+        gpu = max(gpu, network) + seconds
+        ends.append(gpu)
+        waiting += [gpu] if op == "B" else []
+    for ready in waiting:
+        network = max(network, ready) + reduce / layers
+    return network
+
+
+@pytest.mark.parametrize("link", [12e9, 50e9, 100e9, 200e9, 400e9])
+def test_a_step_of_one_stage_under_zero_3_is_that_of_its_timeline(link) -> None:
+    for size in (1, 2):
+        plan = make_sharded_plan(512, size=size, machine=Machine(between=link))
+        forward = 2 * 7e9 * 4096 * size / 400e12
+        sent = 511 / 512 * 7e9 / link
+        played = step_of_zero_3(2 // size, forward, 2 * forward, 2 * sent, 4 * sent, 32)
+        assert plan.seconds == pytest.approx(played, rel=0.04)
+
+
+def test_zero_3_takes_memory_away_as_a_reason_where_the_network_carries_it() -> None:
+    small = winners(memory=24e9, zero_3=True)
+    assert {wins for (cards, *_), wins in small.items() if cards == 8} == {1}
+    assert {key[1:3] for key, wins in small.items() if key[0] == 1 and wins == 1} == {(2, True)}  # 1F1B only
+    assert {wins for key, wins in small.items() if key[0] == 1 and key[1:3] != (2, True)} == {8}
+    for cards, seconds in ((8, 0.865), (1, 1.182)):
+        machine = Machine(memory=24e9, cards_of_a_ring=cards)
+        one, *_, eight, _ = every_plan(512, machine=machine, largest=2, gather_waits=False, zero_3=True)
+        assert one.schedule == "ZeRO-3"
+        assert round(one.seconds, 3) == seconds
+        assert round(eight.seconds, 3) == 0.922
+        assert one.memory < 24e9
+    large = winners(zero_3=True)
+    found = winners()
+    changed = {key: wins for key, wins in large.items() if wins != found[key]}
+    assert changed == {(8, 1, False, True): 1, (8, 2, False, True): 1}
+
+
+def test_with_twice_the_ranks_for_a_batch_one_stage_has_one_sequence_and_little_to_hide_behind() -> None:
+    found = winners(ranks=1024)
+    assert found[1, 2, False, False] == 2
+    one, two, *_ = every_plan(1024, largest=2, gather_waits=False)
+    assert (one.size, one.micro_batches) == (1, 1)
+    assert one.seconds - two.seconds > 0.38
+
+
+def test_a_machine_has_whole_pipelines_unless_one_ring_can_use_all_its_cards() -> None:
+    for waits in (False, True):
+        plans = every_plan(512, gather_waits=waits, largest=2)
+        assert {plan.order for plan in plans} <= {"pipeline", "–"}
+        under_1f1b = every_plan(512, gather_waits=waits, only_1f1b=True, machine=Machine(cards_of_a_ring=8))
+        assert {plan.order for plan in under_1f1b[1:]} == {"replicas"}
+        any_order = every_plan(512, gather_waits=waits, machine=Machine(cards_of_a_ring=8))
+        assert {plan.order for plan in any_order[1:4]} == {"replicas" if waits else "pipeline"}
 
 
 def test_no_order_is_left_out_for_being_cut_finely() -> None:

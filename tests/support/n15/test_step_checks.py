@@ -362,3 +362,19 @@ def test_who_sends_to_nobody_is_told_that_the_ends_have_none(to):
 
 def test_what_is_praised_names_all_that_was_tried():
     assert "on 2 to 4 ranks" in n15.check_pipeline_step(pipeline_step).message
+
+
+def test_who_keeps_something_between_calls_in_a_default_is_told_that():
+    answer = edited(pipeline_step, ("dist):", "dist, kept=[]):"), ("kept, total = [], 0.0", "total = 0.0"))
+    verdict = n15.check_pipeline_step(answer)
+    assert verdict.status == "wrong"
+    assert "The default `kept` is not what it was before the call" in verdict.message
+    assert "has no loss" not in verdict.message
+    assert "nothing to begin with" not in verdict.message
+
+
+def test_a_loss_that_has_lost_digits_is_told_with_all_of_them():
+    verdict = n15.check_pipeline_step(edited(pipeline_step, ("return total", "return torch.tensor(total).item()")))
+    assert verdict.status == "wrong"
+    got, loss = verdict.message.split("the last rank returned ")[1].split("; the batch's loss is ")
+    assert not got.startswith(loss.rstrip("."))

@@ -88,9 +88,8 @@ def _fault_of_large_file(make: Any) -> str:
     asked = [2900, 40, 1033, 2900, 7]
     with written(MANY) as path, in_case(f"for a file of {len(MANY)} rows"):
         bounds = index_of(path)
-        with watching(
-            path, make
-        ) as watch:  # first: who copies all bounds for each row would take long for all rows
+        # First: who copies all bounds for each row would take long for all rows.
+        with watching(path, make) as watch:
             fault = _fault_of_one_row(make(path, bounds), watch)
         if fault:
             return fault

@@ -202,7 +202,7 @@ check_idle_share = Exercise(
             ([("a", 0, 1), ("c", 2, 3)], ["a", "b", "c", "d"]),
             ([("a", 0, 10), ("b", 1, 2)], ["a", "b"]),
             ([("b", 0, 1), ("a", 1, 9), ("c", 2, 3), ("b", 3, 4)], ["a", "b", "c"]),
-            ([("a", 0.5, 2.0), ("b", 1.25, 3.0)], ["a", "b"]),
+            ([("b", 107.25, 108), ("a", 107.5, 111), ("b", 106, 107)], ["a", "b"]),
         ],
     ),
     view=lambda answer: lambda spans, lanes: answer(spans, lanes),  # whatever the reader calls them

@@ -8,7 +8,7 @@ from support.n00.days import days
 from support.n00.shared_step import shared_step
 
 guess_weight = exact_number(
-    "the weight of rank 0's gradient",
+    "the factor of rank 0's gradient",
     lambda rows: rows[0] / sum(rows),
     said={
         0.5: "right only if both ranks had equally many rows",
@@ -21,7 +21,7 @@ guess_weight = exact_number(
 )
 """Unequal shares: a gradient that is a mean over more rows weighs more."""
 guess_weights = Guess(
-    "when the mean of the weights is as good as the mean of the gradients",
+    "when both means train the same model",
     lambda: "B",
     read=letter,
     said={

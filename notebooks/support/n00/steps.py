@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from support.kit.source import source_of
+from support.kit.threads import EndedError
 from support.kit.values import kind_of
 from support.n00.settings import watched_settings
 from support.n00.told import told_by_digits
@@ -261,6 +262,10 @@ class Objection(str):
     """What a real rank would not have got through, whatever the weights are."""
 
 
+AN_EARLIER_CALL = Objection(
+    "a rank called the dist of an earlier call, as a hook does that is left on a weight: your function must be ready "
+    "to be called again"
+)
 NO_GRADIENTS = Objection(
     "your function has switched gradients off and left it so: whatever runs next can do no backward; "
     "`with torch.no_grad():` switches them on again"
@@ -306,7 +311,10 @@ def each_on_its_rank(step: RankStep) -> SharedStep:
             step(dist, replicas[rank], batches[rank], learning_rate)
             return torch.is_grad_enabled()  # a setting of this thread
 
-        gradients, world = in_threads(one, len(replicas))
+        try:
+            gradients, world = in_threads(one, len(replicas))
+        except EndedError:  # the world of an earlier call is closed
+            return AN_EARLIER_CALL
         if unknown:
             return Objection(
                 f"a rank of another process would not know {unknown}: it is sent the text of this one function, "

@@ -218,7 +218,37 @@ def test_a_makespan_of_the_wrong_spans_is_told_which_they_are(answer, told):
     assert check_idle_share(from_first_to_last(earliest, latest)), "it is judged as in a fresh process"
 
 
+def by_gaps(spans, lanes, order=sorted):
+    first = min(start for _, start, _ in spans)
+    last = max(end for _, _, end in spans)
+    idle = 0
+    for lane in lanes:
+        until = first
+        for _, start, end in order(span for span in spans if span[0] == lane):
+            idle += max(0, start - until)
+            until = end
+        idle += last - until
+    return idle / len(lanes) / (last - first)
+
+
+def beginning_at_most_at_a_hundred(spans, lanes):
+    first = min(100, *(start for _, start, _ in spans))
+    worked = sum(end - start for _, start, end in spans)
+    return 1 - worked / len(lanes) / (max(end for _, _, end in spans) - first)
+
+
+def test_gaps_are_right_only_between_the_sorted_spans_of_a_lane_and_a_timeline_may_begin_late():
+    assert check_idle_share(by_gaps), check_idle_share(by_gaps)
+    assert check_idle_share(lambda spans, lanes: by_gaps(spans, lanes, order=list)).status == "wrong"
+    assert check_idle_share(beginning_at_most_at_a_hundred).status == "wrong"
+
+
 # ---- predictions
+
+
+def test_a_box_speaks_of_what_was_asked():
+    assert "the factor of rank 0's gradient" in guess_weight(0.5, rows=(6, 2)).message
+    assert "when both means train the same model" in guess_weights("A").message
 
 
 @pytest.mark.parametrize(

@@ -369,6 +369,36 @@ def test_without_an_exchange_the_division_decides_what_a_rank_stepped_by():
     assert "stepped by its own gradient" in check_rank_step(alone).message
 
 
+def leaving_hooks(dist, replica, batch, lr):
+    rows, labels = batch
+    for weight in replica.parameters():
+        weight.register_post_accumulate_grad_hook(lambda weight: dist.all_reduce(weight.grad))
+    replica.zero_grad()
+    F.cross_entropy(replica(rows), labels).backward()
+    for weight in replica.parameters():
+        weight.data -= lr * weight.grad / dist.get_world_size()
+
+
+def removing_hooks(dist, replica, batch, lr):
+    rows, labels = batch
+    hooks = [
+        weight.register_post_accumulate_grad_hook(lambda weight: dist.all_reduce(weight.grad))
+        for weight in replica.parameters()
+    ]
+    replica.zero_grad()
+    F.cross_entropy(replica(rows), labels).backward()
+    for weight, hook in zip(replica.parameters(), hooks, strict=True):
+        hook.remove()
+        weight.data -= lr * weight.grad / dist.get_world_size()
+
+
+def test_hooks_that_stay_on_the_weights_are_refused_with_a_verdict_and_removed_ones_are_right():
+    verdict = check_rank_step(leaving_hooks)
+    assert verdict.status == "wrong"
+    assert "in step 2 a rank called the dist of an earlier call" in verdict.message
+    assert check_rank_step(removing_hooks), check_rank_step(removing_hooks)
+
+
 @pytest.mark.parametrize(
     "answer, told",
     [

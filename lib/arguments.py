@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import reprlib
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -18,6 +19,10 @@ class NotAnIntegerError(TypeError, ValueError):
     """
 
 
+_short = reprlib.Repr()  # the whole of a dataset would be a message of megabytes
+_short.maxstring = _short.maxother = 80
+
+
 def integer(name: str, value: object, *, at_least: int | None = None, below: int | None = None) -> int:
     """Return `value` as an int, or raise with the value and the bounds.
 
@@ -29,7 +34,8 @@ def integer(name: str, value: object, *, at_least: int | None = None, below: int
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise NotAnIntegerError(f"{name} must be an integer, not {value!r} of type {type(value).__name__}") from None
+        kind = type(value).__name__
+        raise NotAnIntegerError(f"{name} must be an integer, not {_short.repr(value)} of type {kind}") from None
     if at_least is not None and number < at_least:
         raise ValueError(f"{name} must be at least {at_least}, not {number}")
     if below is not None and number >= below:

@@ -89,6 +89,10 @@ def compare(
     """
     warmup = integer("warmup", warmup, at_least=0)
     repeats = integer("repeats", repeats, at_least=1)
+    if not isinstance(functions, Mapping):
+        raise TypeError(
+            f"functions must be a mapping from names to functions, not {type(functions).__name__}; `measure` times one"
+        )
     if not functions:
         raise ValueError("there is nothing to compare: functions is empty")
     for name, function in functions.items():

@@ -13,12 +13,12 @@ and newer.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 
 import numpy as np
 import numpy.typing as npt
 
-from lib.arguments import integer, rank_of
+from lib.arguments import NotAnIntegerError, integer, rank_of
 
 _WORD = 2**32  # mt19937 yields 0.._WORD - 1
 
@@ -125,7 +125,12 @@ class _DistributedSampler:
         return size // self._num_replicas
 
     def _checked_size(self, size: int) -> int:
-        return integer("size", size, at_least=0)
+        try:
+            return integer("size", size, at_least=0)
+        except NotAnIntegerError as error:
+            if isinstance(size, Sized):  # the first argument of DistributedSampler
+                raise NotAnIntegerError(f"{error}; of a dataset pass its number of samples, len(dataset)") from None
+            raise
 
     def _indices_at(self, start: int, stop: int) -> list[int]:
         raise NotImplementedError

@@ -40,6 +40,8 @@ def mini_epoch_loaders(
     options: as of torch's DataLoader. Leaving the loop early ends workers and thread. Raises ValueError.
     """
     # here, not in the generator: wrong arguments are refused at once
+    if not hasattr(dataset, "turns"):
+        raise TypeError(f"dataset must be a RankDataset, not {type(dataset).__name__}")
     epoch = integer("epoch", epoch, at_least=0, below=2**62)
     batch_size = integer("batch_size", batch_size, at_least=1)
     num_workers = integer("num_workers", num_workers, at_least=0)

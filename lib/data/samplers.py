@@ -323,4 +323,7 @@ def _process_group() -> tuple[int, int]:
     """Return (world size, rank) of the default process group; raises as torch does where there is none."""
     if not dist.is_available():
         raise RuntimeError("this torch has no distributed package: pass num_replicas and rank")
-    return dist.get_world_size(), dist.get_rank()
+    try:
+        return dist.get_world_size(), dist.get_rank()
+    except (RuntimeError, ValueError) as error:  # which of them depends on torch's version
+        raise type(error)(f"{error} Without a process group, pass both num_replicas and rank.") from None

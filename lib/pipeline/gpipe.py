@@ -46,7 +46,7 @@ from lib.pipeline.skip_layout import inspect_skip_layout
 from lib.pipeline.watch import Snapshots
 from lib.pipeline.worker import Workers
 from lib.runtime import microbatch
-from lib.runtime.device import AbstractStream, Device, accelerators, new_stream
+from lib.runtime.device import AbstractStream, Device, accelerators, has_streams, locate, named_device, new_stream
 from lib.runtime.microbatch import TensorOrTensors
 from lib.runtime.partitions import BalanceError, split_module, verify_module
 
@@ -100,8 +100,9 @@ class GPipe(nn.Module):
     docstring of this file, lib.pipeline.gpipe.
 
     Raises TypeError if module is no nn.Sequential, ValueError for a wrong balance, chunks < 1, an unknown checkpoint
-    mode, a layer, parameter or buffer of a BatchNorm used twice, IndexError for fewer devices than partitions. An error
-    in a layer reaches the caller as the same object, with a note that names the micro-batch and the partition.
+    mode, a layer, parameter or buffer of a BatchNorm used twice, IndexError for fewer devices than partitions,
+    RuntimeError for a device that is not here. An error in a layer reaches the caller as the same object, with a note
+    that names the micro-batch and the partition.
     """
 
     _pipeline: ClassVar[type[Pipeline]] = Pipeline
@@ -134,8 +135,7 @@ class GPipe(nn.Module):
         balance = _counts(balance)
         if devices is None:
             devices = accelerators() or ["cpu"] * len(balance)
-        found = [torch.device(device) for device in _each(devices)]
-        self.partitions, self.balance, self.devices = split_module(module, balance, found)
+        self.partitions, self.balance, self.devices = split_module(module, balance, _found(devices, len(balance)))
         self._skip_layout = inspect_skip_layout(cast(Iterable[nn.Sequential], self.partitions))
         self._runtime = _Runtime()
 
@@ -218,11 +218,18 @@ def _counts(balance: object) -> list[int]:
     raise BalanceError(f"balance must say how many layers each partition has, as [2, 2], not {balance!r}")
 
 
-def _each(devices: object) -> Iterable[Device]:
-    """Return devices as they are; raises TypeError for a single one."""
-    if isinstance(devices, Iterable) and not isinstance(devices, str):
-        return devices
-    raise TypeError(f"devices must be one for each partition, as ['cpu', 'cpu'], not {devices!r}")
+def _found(devices: object, partitions: int) -> list[torch.device]:
+    """Return devices by their names; raises TypeError for a single one, RuntimeError for one that is not here.
+
+    What lies behind the last partition is not looked for: nothing will be put there.
+    """
+    if not isinstance(devices, Iterable) or isinstance(devices, str):
+        raise TypeError(f"devices must be one for each partition, as ['cpu', 'cpu'], not {devices!r}")
+    found = [named_device(device) for device in devices]
+    for device in found[:partitions]:
+        if has_streams(device):
+            locate(device)
+    return found
 
 
 # torch.compile leaves forward and all that it calls alone: a graph has no place for threads and queues.

@@ -151,6 +151,19 @@ def get_device(stream: AbstractStream) -> torch.device:
     return stream.device if on_accelerator(stream) else torch.device("cpu")
 
 
+def named_device(device: Device) -> torch.device:
+    """Return the device of this name; raises RuntimeError for a name that torch does not know, TypeError for none."""
+    try:
+        return torch.device(device)
+    except TypeError:
+        raise TypeError(f"a device must be a name such as 'cpu' or a torch.device, not {device!r}") from None
+    except RuntimeError:
+        if str(device).partition(":")[0] == "simgpu":
+            way_out = "call lib.simulated.start() first"
+            raise RuntimeError(f"there is no {device!r} in this process yet: {way_out}") from None
+        raise RuntimeError(f"no device is called {device!r}: write 'cpu', 'cuda:0' or another that is here") from None
+
+
 def locate(device: torch.device) -> torch.device:
     """Return an accelerator that is here, with its number.
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lib.runtime.device import accelerators, current_stream, locate, new_stream, use_stream
+from lib.runtime.device import accelerators, current_stream, locate, named_device, new_stream, use_stream
 from lib.runtime.recording import device_span
 from lib.streams.pretend import PretendGPU
 
@@ -61,7 +61,7 @@ def find_gpu(device: str | int | torch.device | GPU) -> GPU | None:
         seen = accelerators()
         device = torch.device(seen[0].type if seen else "cuda", device)
     if isinstance(device, str):
-        device = torch.device(device)
+        device = named_device(device)
     if isinstance(device, torch.device):
         return None if device.type == "cpu" else Accelerator(locate(device))
     if not hasattr(device, "new_stream"):

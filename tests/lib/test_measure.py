@@ -64,6 +64,8 @@ def test_bad_arguments_raise_before_anything_runs(arguments, error, message):
     runs: list[int] = []
     refuses(error, message, measure, lambda: runs.append(1), **arguments)
     assert runs == []
+    with pytest.raises(TypeError, match="functions must be a mapping from names to functions, not function"):
+        compare(lambda: 45)
     with pytest.raises(TypeError, match=r"ours must be a function of no arguments, not 45; write `lambda: work\(x\)`"):
         compare({"ours": sum(range(10))})
     refuses(ValueError, "nothing to compare", compare, {})

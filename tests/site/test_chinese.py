@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.course import COURSE
-from tools.project import chapters
+from tools.project import ROOT, chapters
 from tools.site.build import build, stored
 
 PAGES = ("index", "glossary")
@@ -38,8 +38,21 @@ def test_both_first_pages_show_every_notebook_with_its_hours_and_what_it_goes_on
         assert re.findall(r"<span>(\d) hours(?:, encores (\d+) minutes)?</span>", english) == [time]
         assert re.findall(r"<span>(\d) 小时(?:，选做 (\d+) 分钟)?</span>", chinese) == [time]
         assert counted(english) == counted(chinese)
+        editors = (folder / f"{chapter.stem}.html").read_text(encoding="utf-8").count("data-practice=")
+        told = [str(editors)] if editors else []
+        assert re.findall(r"<span>(\d+) exercises? can be done in the page</span>", english) == told
+        assert re.findall(r"<span>网页里可做 (\d+) 个练习</span>", chinese) == told
     english, chinese = (drawn(text) for text in shown.values())
     assert english == chinese
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_readme_says_how_many_exercises_can_be_done_in_which_pages(folder: Path, name: str):
+    pages = {chapter: (folder / f"{chapter.stem}.html").read_text(encoding="utf-8") for chapter in COURSE}
+    editors = {chapter.label: text.count("data-practice=") for chapter, text in pages.items()}
+    (line,) = re.findall(r"(?m)^(?:\d+ exercises|网页里有) .*", (ROOT / name).read_text(encoding="utf-8"))
+    count, *labels = re.findall(r"\d+", line)
+    assert (int(count), labels) == (sum(editors.values()), [label for label, number in editors.items() if number])
 
 
 def counted(card: str) -> list[str]:

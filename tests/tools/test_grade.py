@@ -90,8 +90,8 @@ def test_what_a_student_left_is_right_wrong_blocked_late_or_not_there_and_each_e
     assert [entry["exercises"] for entry in (shopping, torn)] == [[], []]
     printed = capsys.readouterr().out
     assert "shopping.ipynb: no cell imports a room of the course, such as support.n08" in printed
-    assert "torn.ipynb: no notebook that can be read: NotJSONError" in printed
-    assert "1 right, 2 wrong, 1 timed out, 2 blocked, 1 not attempted" in printed
+    assert "torn.ipynb: no notebook that can be read (NotJSONError); ask for the file again" in printed
+    assert "1 right, 2 wrong, 1 timed out, 2 blocked, 1 not attempted; 2 files not graded" in printed
     assert EARLY in checks.check_clock_cycles.mistakes
     assert the_repository() == before
     assert not list(tmp_path.rglob("left.txt"))
@@ -201,10 +201,23 @@ def test_every_notebook_of_the_course_is_known_by_its_room(chapter):
         assert room_of(nbformat.read(folder / f"{chapter.stem}.ipynb", as_version=4)) == chapter.room
 
 
-def test_a_folder_without_a_notebook_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        command.main([str(tmp_path)])
-    assert "has no notebook" in capsys.readouterr().err
+def test_a_folder_without_a_notebook_is_refused_and_what_is_no_folder(tmp_path, capsys):
+    file = tmp_path / "empty" / "a.ipynb"
+    (tmp_path / "empty").mkdir()
+    says = {
+        (str(tmp_path / "empty"),): "empty has no notebook",
+        (str(tmp_path / "nobody"),): "there is no folder ",
+        (str(file),): "a.ipynb is a file: give the folder that it lies in",
+        (str(tmp_path), "--seconds", "0"): "must be a number of seconds above 0, not '0'",
+        (str(tmp_path), "--seconds", "nan"): "must be a number of seconds above 0, not 'nan'",
+        (str(tmp_path), "--seconds", "ten"): "must be a number of seconds above 0, not 'ten'",
+    }
+    for arguments, said in says.items():
+        if str(file) in arguments:
+            write(file, "1")
+        with pytest.raises(SystemExit):
+            command.main(arguments)
+        assert said in capsys.readouterr().err
 
 
 def test_a_statement_stands_in_the_line_in_which_it_stood_in_its_cell():

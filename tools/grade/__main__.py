@@ -28,6 +28,7 @@ from typing import Any
 
 import nbformat
 
+from lib.arguments import seconds_above_zero
 from support.course import COURSE, Chapter
 from tools.grade.asked import code_of, exercises_of, room_of, tries
 from tools.grade.statements import read_statements
@@ -41,10 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make grade", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="the student's notebooks, in whatever folders below it")
     parser.add_argument("--json", type=Path, help="where the JSON goes (build/grades/FOLDER.json)")
-    parser.add_argument("--seconds", type=float, default=120, help="that an exercise may take, with its cells (120)")
+    parser.add_argument("--seconds", type=_seconds, default=120, help="that an exercise may take, with its cells (120)")
     options = parser.parse_args(arguments)
     if not hasattr(os, "fork"):
         parser.error("this needs Linux or macOS; on Windows run it in WSL")
+    if options.folder.is_file():
+        parser.error(f"{options.folder} is a file: give the folder that it lies in")
+    if not options.folder.is_dir():
+        parser.error(f"there is no folder {options.folder}")
     folder = options.folder.resolve()
     notebooks = [path for path in sorted(folder.rglob("*.ipynb")) if ".ipynb_checkpoints" not in path.parts]
     if not notebooks:
@@ -55,13 +60,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(verdict_table(entry), end="\n\n", flush=True)
         graded.append(entry)
     counts = Counter(exercise["status"] for entry in graded for exercise in entry["exercises"])
-    print(", ".join(f"{counts[status]} {status}" for status in SIGNS if counts[status]) or "no exercise")
+    print(_sum(counts, sum("why" in entry for entry in graded)))
     file = options.json or ROOT / "build" / "grades" / f"{folder.name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     report = {"folder": folder.name, "seconds": options.seconds, "counts": counts, "notebooks": graded}
     file.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"written: {file}")
     return 0 if counts else 1
+
+
+def _seconds(text: str) -> float:
+    """Read how long an exercise may take; raises ArgumentTypeError for what is no time above 0."""
+    try:
+        return seconds_above_zero("it", float(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text!r}") from None
+
+
+def _sum(counts: Counter[str], left_out: int) -> str:
+    """Say how many exercises got which grade, and how many files could not be graded: their reasons stand above."""
+    said = ", ".join(f"{counts[status]} {status}" for status in SIGNS if counts[status]) or "no exercise"
+    return f"{said}; {left_out} file{'s' * (left_out != 1)} not graded" if left_out else said
 
 
 def grade(path: Path, seconds: float) -> dict[str, Any]:
@@ -73,7 +92,7 @@ def grade(path: Path, seconds: float) -> dict[str, Any]:
     try:
         notebook = nbformat.read(path, as_version=4)
     except Exception as error:  # whatever a broken file makes of the reader
-        return {**nothing, "why": f"no notebook that can be read: {type(error).__name__}"}
+        return {**nothing, "why": f"no notebook that can be read ({type(error).__name__}); ask for the file again"}
     chapter = next((chapter for chapter in COURSE if chapter.room == room_of(notebook)), None)
     if chapter is None:
         return {**nothing, "why": "no cell imports a room of the course, such as support.n08"}

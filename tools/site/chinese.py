@@ -64,7 +64,8 @@ CHINESE = Said(
 LEAD = "训练数据如何到达众多 rank，一个模型如何在多块设备上运行：你来预测、编写、运行、观察、破坏、修复。不需要 GPU。"
 ABOUT = (
     "这里不必安装任何东西就能读完整门课程：拖动图中的控件，先猜再看，展开提示和答案。"
-    "要动手<em>编写</em>机制，请在 Colab 中打开 notebook，或者下载它。"
+    "有些机制可以直接在网页里动手<em>编写</em>，下面的列表写明是哪些页；"
+    "要写出全部机制，请在 Colab 中打开 notebook，或者下载它。"
     "网页上的每个数都来自它的一次运行。notebook 为英文，课程用语的中文解释见"
 )
 #: What the map of the course is called, and its two tracks.
@@ -100,9 +101,10 @@ def _card(page: Page, chapter: course.Chapter) -> str:
     stems = {each.number: each.stem for each in course.COURSE}
     needs = "、".join(f'<a href="{stems[number]}.html">{number:02}</a>' for number in chapter.needs) or "PyTorch"
     will = markdown.inline(WILL[chapter.stem])
+    here = f"<span>网页里可做 {page.editors} 个练习</span>" if page.editors else ""
     return f"""<li><h3><a href="{page.name}" lang="en">{html.escape(page.title)}</a></h3>
 <p>你将{will}。</p>
-<p class="quiet facts"><span>{hours_in_chinese(chapter)}</span><span>承接 {needs}</span></p>
+<p class="quiet facts"><span>{hours_in_chinese(chapter)}</span><span>承接 {needs}</span>{here}</p>
 <p class="progress">{counted}</p></li>"""
 
 

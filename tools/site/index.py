@@ -174,9 +174,10 @@ def card(entry: Entry) -> str:
     counts = [(page.predictions, "prediction"), (page.exercises, "exercise")]
     counted = ", ".join(_count(number, word) for number, word in counts if number)
     needs = f"<span>needs {entry.needs}</span>"
+    here = f"<span>{_count(page.editors, 'exercise')} can be done in the page</span>" if page.editors else ""
     return f"""<li><h3><a href="{page.name}">{html.escape(page.title)}</a></h3>
 <p>You {entry.will}.</p>
-<p class="quiet facts">{time}{runs}{needs}</p>
+<p class="quiet facts">{time}{runs}{needs}{here}</p>
 <p class="progress" data-of="{entry.number:02d}" data-predictions="{page.predictions}" data-exercises="{page.exercises}"
 >{counted}</p></li>"""
 
@@ -198,8 +199,9 @@ def index(pages: Sequence[Page], links: Links) -> str:
 <p class="lead">How training data reaches many ranks, and how one model runs on many devices: you predict, write, run,
 see, break and fix it. No GPU is needed.</p>
 <p>Here the course can be read without installing anything: move the controls of the figures, guess before you look,
-fold out hints and solutions. To <em>write</em> the mechanism, open a notebook in Colab or download it; every number on
-these pages comes from one run of it.</p>
+fold out hints and solutions. Some of the mechanisms you can <em>write</em> here, too: the list below says in which
+pages. For all of them open a notebook in Colab or download it; every number on these pages comes from one run of
+it.</p>
 <p>What others have published about all this is run again, too: see <a href="ledger.html">the ledger</a>.</p></div>
 {picture(listed)}
 <section id="progress" hidden aria-labelledby="progress-title"><h2 id="progress-title">What you have done</h2>

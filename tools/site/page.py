@@ -57,6 +57,11 @@ class Page:
         """The page's file."""
         return f"{self.stem}.html"
 
+    @property
+    def editors(self) -> int:
+        """How many of the exercises can be done in the page."""
+        return self.body.count('<div class="practice" ')
+
 
 @dataclass
 class Pictures:

@@ -218,6 +218,9 @@ def test_bad_calls_raise_and_leave_the_sampler_as_it_was(kind):
     for wrong in (-1, 0.5):
         refuses(ValueError, "size must be", sampler.reset, wrong)
     refuses(TypeError, "allow_duplicates must be True or False", kind, 10, 1, 0, 3)
+    refuses(
+        TypeError, r"^size .* not \[0, 1, 2, 3, 4, 5, \.\.\.\] of type list.*len\(dataset\)$", kind, list(range(10**6))
+    )
     refuses(ValueError, "the state has no index", sampler.load_state_dict, {})
     refuses(TypeError, "a state is a mapping", sampler.load_state_dict, [5])
     for index in (9, 21, -1, 10.5, None):  # outside this shard

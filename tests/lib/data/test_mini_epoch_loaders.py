@@ -149,6 +149,10 @@ def test_a_second_pass_waits_for_the_thread_that_reads(meta, monkeypatch):
     asked.set()
 
 
+def test_what_is_no_rank_dataset_is_refused_at_once():
+    refuses(TypeError, "must be a RankDataset, not list", mini_epoch_loaders, [1, 2], 0, batch_size=1)
+
+
 # --- rows that change under a loop
 def other_loop(dataset):
     for loader in mini_epoch_loaders(dataset, 0, batch_size=50):

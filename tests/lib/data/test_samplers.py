@@ -149,7 +149,8 @@ def test_a_dataloader_follows_it_through_the_epochs(workers):
 def test_rank_and_world_size_come_from_the_process_group_and_without_one_it_fails_as_torch_does():
     with pytest.raises(Exception) as theirs:
         TorchDistributedSampler(range(5))
-    refuses(type(theirs.value), "", DistributedSampler, range(5))
+    for given in ({}, {"num_replicas": 1}, {"rank": 0}):
+        refuses(type(theirs.value), "pass both num_replicas and rank", DistributedSampler, range(5), **given)
     dist.init_process_group("gloo", store=dist.HashStore(), world_size=1, rank=0)
     try:
         sampler = DistributedSampler(range(5))

@@ -45,6 +45,13 @@ def test_one_device_is_no_list_of_them(devices):
     refuses(TypeError, "devices must be one for each partition, as", GPipe, mlp(2), [1, 1], devices=devices)
 
 
+def test_a_device_that_is_not_here_is_refused_by_its_name(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = "torch sees no CUDA device here, so there is no 'cuda:1'; use 'cpu'"
+    refuses(RuntimeError, words, GPipe, mlp(2), [1, 1], devices=["cpu", "cuda:1"])
+    refuses(RuntimeError, "no device is called 'gpu0'", GPipe, mlp(2), [1, 1], devices=["cpu", "gpu0"])
+
+
 def test_it_is_a_sequence_of_its_layers_and_without_any_returns_its_input():
     module = nn.Sequential(OrderedDict(a=nn.Linear(1, 1), b=nn.ReLU(), c=nn.Linear(1, 1)))
     model = gpipe(module, [2, 1])

@@ -19,6 +19,7 @@ from lib.runtime.device import (
     has_streams,
     is_cuda,
     locate,
+    named_device,
     new_stream,
     on_accelerator,
     record_stream,
@@ -149,6 +150,14 @@ def test_what_is_not_there_is_told_by_its_name(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     words = "torch sees no CUDA device here, so there is no 'cuda:1'; use 'cpu'"
     refuses(RuntimeError, words, locate, torch.device("cuda", 1))
+
+
+def test_a_name_that_torch_does_not_know_is_refused_with_names_that_it_does_and_how_a_simulated_device_starts():
+    refuses(RuntimeError, "no device is called 'gpu0': .*'cpu', 'cuda:0'", named_device, "gpu0")
+    refuses(TypeError, "not 2.5", named_device, 2.5)
+    assert named_device("cpu") == torch.device("cpu")
+    if not hasattr(torch, "simgpu"):
+        refuses(RuntimeError, r"'simgpu:1'.*lib\.simulated\.start\(\) first", named_device, "simgpu:1")
 
 
 def test_only_accelerators_in_use_are_waited_for(monkeypatch):

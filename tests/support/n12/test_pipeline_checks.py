@@ -66,6 +66,17 @@ def test_a_pipeline_that_finishes_behind_the_clock_passes():
             "shared = {}\n    again = again and layer is None\n",
             "was computed 1 × in partition 0, not 2",
         ),
+        (
+            "if j > 0:\n                batches[i] = copy",
+            "if j > 0 and m > 1:\n                batches[i] = copy",
+            "m = 1",
+        ),
+        (
+            "if j > 0:\n                batches[i] = wait",
+            "if j > 0 and m > 1:\n                batches[i] = wait",
+            "m = 1",
+        ),
+        ("if j < n - 1", "if j < n - 1 and m > 1", "m = 1"),
         ("for clock in clock_cycles(m, n):", "for clock in clock_cycles(m, n)[:-1]:", "is still the input"),
         ("for clock in clock_cycles(m, n):", "for clock in []:", "batches[0] is still the input"),
         ("device=x.device, requires_grad=True", "device=x.device", "the output has no graph"),

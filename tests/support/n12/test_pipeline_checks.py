@@ -114,6 +114,16 @@ def test_one_dictionary_for_all_pairs_is_told_as_that():
     assert "Nothing computes" not in message
 
 
+def test_a_dictionary_that_a_pair_keeps_from_batch_to_batch_is_told():
+    edits = [
+        ("def make_task(layer,", "def make_task(pair, layer,"),
+        ("make_task(partitions[j],", "make_task((i, j), partitions[j],"),
+        ("shared = {}", "shared = kept.setdefault(pair, {})"),
+    ]
+    message = n12.check_pipeline(edited((make_task, run_pipeline), *edits, names={"kept": {}})[1]).message
+    assert "shares its dictionary with one of the batch before" in message
+
+
 def test_one_copy_stream_for_all_micro_batches_is_told():
     edits = [
         ("copy_streams[j - 1][i], copy_streams[j][i], b", "copy_streams[j - 1][0], copy_streams[j][0], b"),

@@ -241,10 +241,7 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     fault = _fault_of_parts(model, case, layers)
     if fault:
         return fault
-    earlier = None
-    if case.before:
-        earlier = _give_a_batch(model, case, layers)
-        watch.before.update(threading.enumerate())
+    earlier = _give_a_batch(model, case, layers, watch) if case.before else None
     asked = AskedForLayers(model, watch.caller) if asks else None
     generator = torch.Generator().manual_seed(7)
     x = _numbered_rows(case, generator)
@@ -299,14 +296,15 @@ def _numbered_rows(case: Case, generator: torch.Generator) -> Tensor:
     return x
 
 
-def _give_a_batch(model: Any, case: Case, layers: list[_Layer]) -> Any:
+def _give_a_batch(model: Any, case: Case, layers: list[_Layer], watch: Watch) -> Any:
     """Let the pipeline go forward with another batch, of which nothing is noted; return what comes out."""
     watches = [layer.watch for layer in layers]
     for layer in layers:
         layer.watch = None
     output = model(torch.zeros(case.before, 4, dtype=torch.float64))
-    for layer, watch in zip(layers, watches, strict=True):
-        layer.watch = watch
+    for layer, its_watch in zip(layers, watches, strict=True):
+        layer.watch = its_watch
+    watch.before.update(threading.enumerate())
     return output
 
 

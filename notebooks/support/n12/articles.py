@@ -151,36 +151,39 @@ class _OutQueue:
 
 M = 4
 N = 3
+#: Micro-batches, GPUs, and how many micro-batches are checkpointed; of one of either there is nothing beside it.
+ON_PRETEND_GPUS = ((M, N, 0), (M, N, M), (M, N, M - 1), (1, N, 0), (1, N, 1), (M, 1, M))
 
 
 def fault_on_pretend_gpus(answer: RunPipeline) -> str:
-    """Say what races, or runs in a stream where it should not, on three GPUs."""
-    for mode, stop in (("never", 0), ("always", M), ("except_last", M - 1)):
-        where = f"on three GPUs, m = {M}, {mode!r}"
-        gpu = PretendGPU(count=N)
+    """Say what races, or runs in a stream where it should not, on three GPUs and on one."""
+    for m, n, stop in ON_PRETEND_GPUS:
+        mode = {0: "never", m: "always"}.get(stop, "except_last")
+        where = f"on {'three GPUs' if n == N else 'one GPU'}, m = {m}, {mode!r}"
+        gpu = PretendGPU(count=n)
         with in_place_of_cuda(gpu), in_case(where):
-            layers = [_Wave(seed) for seed in range(N)]
+            layers = [_Wave(seed) for seed in range(n)]
             plain = deepcopy(layers)
-            devices = [torch.device("cuda", j) for j in range(N)]
+            devices = [torch.device("cuda", j) for j in range(n)]
             partitions = [
                 nn.Sequential(layer).to(device) for layer, device in zip(layers, devices, strict=True)
             ]
             in_queues = [_InQueue(gpu) for _ in devices]
             queues = in_queues, [_OutQueue(queue) for queue in in_queues]
             x = torch.linspace(-1, 1, 8 * 4).reshape(8, 4)
-            batches = list(x.to(devices[0]).tensor_split(M))
+            batches = list(x.to(devices[0]).tensor_split(m))
             begin = len(gpu.operations)
-            answer(batches, partitions, devices, streams_for(devices, M), stop, queues)
+            answer(batches, partitions, devices, streams_for(devices, m), stop, queues)
             forward = len(gpu.operations)
             home = [str(batch.device) for batch in batches]
-            if home != [str(devices[-1])] * M:
+            if home != [str(devices[-1])] * m:
                 return f"{where}: the outputs lie on {', '.join(home)}, not on the last device."
             torch.cat(batches).square().sum().backward()
         fault = (
             _fault_of_races(gpu.operations, forward)
             or _fault_of_copies(gpu.operations[begin:forward], "forward")
             or _fault_of_copies(gpu.operations[forward:], "backward")
-            or _fault_of_recompute(gpu.operations[forward:], stop)
+            or _fault_of_recompute(gpu.operations[forward:], n, stop)
             or _fault_of_gradients(partitions, plain, x)
         )
         if fault:
@@ -248,9 +251,9 @@ def _fault_of_copies(operations: Sequence[Operation], when: str) -> str:
     return ""
 
 
-def _fault_of_recompute(backward: Sequence[Operation], stop: int) -> str:
+def _fault_of_recompute(backward: Sequence[Operation], n: int, stop: int) -> str:
     """Say whether a device waits for a gradient before it computes again, or keeps more than one inside."""
-    for j in range(N):
+    for j in range(n):
         lane = "compute" if j == 0 else f"compute of cuda:{j}"
         seen = [_step(op) for op in backward if op.lane == lane]
         steps = [step for step in seen if step]
@@ -260,7 +263,7 @@ def _fault_of_recompute(backward: Sequence[Operation], stop: int) -> str:
         work = [step for step in steps if step != "wait"]
         if stop and any(a == b == "sin" for a, b in pairwise(work)):
             return f"cuda:{j} recomputes a second micro-batch before the first one has gone backward."
-        if j < N - 1 and ("wait", "sin", "cos") in zip(steps, steps[1:], steps[2:], strict=False):
+        if j < n - 1 and ("wait", "sin", "cos") in zip(steps, steps[1:], steps[2:], strict=False):
             return (
                 f"in backward cuda:{j} waits for a gradient, and only then computes again what needs no gradient: "
                 "the copy and the recomputation could overlap."

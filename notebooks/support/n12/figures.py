@@ -90,7 +90,11 @@ def draw_balance(costs: str, first: int, second: int, chunks: int, overhead: flo
     _draw_clocks(lower, trace, chunks)
     slowest = [j for j, block in enumerate(blocks) if block == max(blocks)]
     who = f"partition {slowest[0]} decides" if len(slowest) == 1 else "no partition alone decides"
-    better = f"{best} gives {possible:.2f} ×" if possible > gain + 5e-3 else "no cut is faster"
+    better = "no cut is faster"
+    if possible > gain + 5e-3:
+        better = f"{best} gives {possible:.2f} ×"
+    elif possible > gain + 1e-9:
+        better = f"{best} is faster by a hair"
     finding = f"{balance}: {who}, {gain:.2f} × one device; {better}"
     changed = ""
     if (first, second) != asked:

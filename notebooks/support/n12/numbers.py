@@ -28,7 +28,11 @@ RUNS = 1000  # one of so many may have two such steps
 MANY_STEPS = 20_000  # in so many, steps meet often if there are fewer than some ten million seeds
 BY_CHANCE = 3  # so often they may meet in them
 LENGTH = 64  # numbers in a mask: two masks are not equal by chance
-MANY = 16, 12  # micro-batches and partitions of a step that tells i from j
+MANY = (
+    (16, 12),
+    (130, 2),
+    (2, 130),
+)  # micro-batches and partitions of steps that tell i from j: 100 * i + j does not
 PATIENCE = 1.0  # seconds until a layer that waits for its neighbour counts as alone
 _Pair: TypeAlias = tuple[int, int]
 NEIGHBOURS = (1, 1), (0, 2)  # of one clock
@@ -232,17 +236,19 @@ def _fault_of_repeating(answer: Callable[[int, int], Any], masks: dict[_Pair, Te
 
 def _fault_of_many_pairs(answer: Callable[[int, int], Any]) -> str:
     """Say which pairs of a large step share a mask: a seed may tell i from j where there are few of both."""
-    m, n = MANY
-    where = f"in a step of {m} micro-batches and {n} partitions"
-    masks: dict[_Pair, Tensor] = {}
-    with in_case(where):
-        step = answer(m, n)
-        for pair in product(range(m), range(n)):
-            layer = given.OwnDropout()
-            step.wrap(layer, *pair)(torch.ones(LENGTH))
-            masks[pair] = layer.masks[-1]
-    fault = _fault_of_equal_pairs(masks)
-    return fault and f"{where}, {fault}"
+    for m, n in MANY:
+        where = f"in a step of {m} micro-batches and {n} partitions"
+        masks: dict[_Pair, Tensor] = {}
+        with in_case(where):
+            step = answer(m, n)
+            for pair in product(range(m), range(n)):
+                layer = given.OwnDropout()
+                step.wrap(layer, *pair)(torch.ones(LENGTH))
+                masks[pair] = layer.masks[-1]
+        fault = _fault_of_equal_pairs(masks)
+        if fault:
+            return f"{where}, {fault}"
+    return ""
 
 
 def _fault_of_a_long_run(answer: Callable[[int, int], Any]) -> str:

@@ -45,10 +45,16 @@ def fault_of_the_graph(
     return Fault(said, f"{unheld} of {joins} ties")
 
 
-def fault_of_dictionaries(root: Any) -> str:
-    """Say whether two Recomputes share a dictionary: what one has left there, the other overwrites."""
+def fault_of_dictionaries(root: Any, earlier: Any = None) -> str:
+    """Say whether two Recomputes share a dictionary: what one has left there, the other overwrites.
+
+    earlier: the node of the output of an earlier batch, whose backward is still to come.
+    """
     made = [node for node in _behind(root) if "Recompute" in node.name()]
-    shared = len({id(node.shared) for node in made})
+    own = {id(node.shared) for node in made}
+    if own & {id(node.shared) for node in _behind(earlier) if "Recompute" in node.name()}:
+        return "a Recompute shares its dictionary with one of the batch before: each pair needs a new one"
+    shared = len(own)
     if shared == len(made):
         return ""
     dictionaries = "1 dictionary" if shared == 1 else f"{shared} dictionaries"

@@ -172,6 +172,7 @@ CASES = [
     Case((1, 1), 3, 8, "except_last"),
     Case((1, 1), 1, 4, "except_last"),
     Case((1, 1), 1, 4, "always"),
+    Case((2,), 6, 3, "except_last"),
     Case((1, 1), 2, 4, "except_last", before=8),
     Case((1, 1), 8, 4, "always", before=2),
     Case((2, 2), 5, 4, "never", "no_grad"),
@@ -240,9 +241,7 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     fault = _fault_of_parts(model, case, layers)
     if fault:
         return fault
-    if case.before:
-        _give_a_batch(model, case, layers)
-        watch.before.update(threading.enumerate())
+    earlier = _give_a_batch(model, case, layers, watch) if case.before else None
     asked = AskedForLayers(model, watch.caller) if asks else None
     generator = torch.Generator().manual_seed(7)
     x = _numbered_rows(case, generator)
@@ -275,7 +274,7 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
         or _fault_of_workers(case, watch)
         or ("" if asked is None else asked.fault(len(case.sizes), len(case.balance)))
         or _fault_of_graph(case, output)
-        or fault_of_dictionaries(output.grad_fn)
+        or fault_of_dictionaries(output.grad_fn, getattr(earlier, "grad_fn", None))
     )
     if fault or case.special == "no_grad":
         return fault
@@ -297,14 +296,16 @@ def _numbered_rows(case: Case, generator: torch.Generator) -> Tensor:
     return x
 
 
-def _give_a_batch(model: Any, case: Case, layers: list[_Layer]) -> None:
-    """Let the pipeline go forward with another batch, of which nothing is noted."""
+def _give_a_batch(model: Any, case: Case, layers: list[_Layer], watch: Watch) -> Any:
+    """Let the pipeline go forward with another batch, of which nothing is noted; return what comes out."""
     watches = [layer.watch for layer in layers]
     for layer in layers:
         layer.watch = None
-    model(torch.zeros(case.before, 4, dtype=torch.float64))
-    for layer, watch in zip(layers, watches, strict=True):
-        layer.watch = watch
+    output = model(torch.zeros(case.before, 4, dtype=torch.float64))
+    for layer, its_watch in zip(layers, watches, strict=True):
+        layer.watch = its_watch
+    watch.before.update(threading.enumerate())
+    return output
 
 
 def _told(output: object) -> str:

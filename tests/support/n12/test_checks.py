@@ -285,6 +285,7 @@ def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_note
 @pytest.mark.parametrize(
     "old, new, says",
     [
+        ("if i < stop:", "if i < stop and n > 1:", "balance [2], 6 rows, chunks=3, 'except_last': micro-batch 0 was"),
         ("if i > 0:", "if 0 < i < stop:", "does not hold every partition to its order"),
         ("if i > 0:", "if i > 0 and self.checkpoint == 'always':", "does not hold every partition to its order"),
         ("if i > 0:", "if i > 0 and self.checkpoint != 'never':", "does not hold every partition to its order"),

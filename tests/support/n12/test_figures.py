@@ -38,6 +38,8 @@ def test_the_title_of_the_explorer_says_who_decides_and_what_would_be_best():
     assert fastest((6, 5, 4, 3, 2, 2, 1, 1, 1, 1), 3, 4, 0.1) == [1, 2, 7], "not the least slowest block, [2, 2, 6]"
     best = alt_text(n12.draw_balance(**{**START, "first": 1, "second": 2}))
     assert "no cut is faster" in best
+    beside = alt_text(n12.draw_balance("early layers dear", first=2, second=2, chunks=16, overhead=1.0))
+    assert "0.90 × one device; [1, 2, 7] is faster by a hair" in beside, "by 0.2 %"
     capped = n12.draw_balance(**{**START, "first": 8, "second": 8})
     assert capped.axes[0].get_xlabel() == "there are only ten layers: 8, 1 and 1 in place of 8, 8"
     assert alt_text(capped).endswith("There are only ten layers: 8, 1 and 1 in place of 8, 8.")

@@ -195,6 +195,19 @@ def test_pairs_that_share_a_seed_only_where_there_are_more_of_them_are_told(seed
     assert "draw the same mask" in message
 
 
+@pytest.mark.parametrize(
+    "seed, where",
+    [
+        ("self.seeds + 100 * i + j", "in a step of 2 micro-batches and 130 partitions"),
+        ("self.seeds + 100 * j + i", "in a step of 130 micro-batches and 2 partitions"),
+    ],
+)
+def test_pairs_that_share_a_seed_only_where_there_are_more_than_a_hundred_are_told(seed, where):
+    message = n12.check_numbers(from_a_base("2**31", seed)).message
+    assert where in message
+    assert "draw the same mask" in message
+
+
 def test_who_puts_the_generator_of_the_process_back_undoes_what_others_drew():
     edit = ("with drawing_from", "with torch.random.fork_rng(devices=[]), drawing_from")
     message = n12.check_numbers(edited(Numbers, edit)).message

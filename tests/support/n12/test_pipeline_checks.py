@@ -66,6 +66,17 @@ def test_a_pipeline_that_finishes_behind_the_clock_passes():
             "shared = {}\n    again = again and layer is None\n",
             "was computed 1 × in partition 0, not 2",
         ),
+        (
+            "if j > 0:\n                batches[i] = copy",
+            "if j > 0 and m > 1:\n                batches[i] = copy",
+            "m = 1",
+        ),
+        (
+            "if j > 0:\n                batches[i] = wait",
+            "if j > 0 and m > 1:\n                batches[i] = wait",
+            "m = 1",
+        ),
+        ("if j < n - 1", "if j < n - 1 and m > 1", "m = 1"),
         ("for clock in clock_cycles(m, n):", "for clock in clock_cycles(m, n)[:-1]:", "is still the input"),
         ("for clock in clock_cycles(m, n):", "for clock in []:", "batches[0] is still the input"),
         ("device=x.device, requires_grad=True", "device=x.device", "the output has no graph"),
@@ -101,6 +112,16 @@ def test_one_dictionary_for_all_pairs_is_told_as_that():
     message = n12.check_pipeline(edited((make_task, run_pipeline), edit, names={"kept": {}})[1]).message
     assert "6 Recomputes share 1 dictionary: each pair needs a new one" in message
     assert "Nothing computes" not in message
+
+
+def test_a_dictionary_that_a_pair_keeps_from_batch_to_batch_is_told():
+    edits = [
+        ("def make_task(layer,", "def make_task(pair, layer,"),
+        ("make_task(partitions[j],", "make_task((i, j), partitions[j],"),
+        ("shared = {}", "shared = kept.setdefault(pair, {})"),
+    ]
+    message = n12.check_pipeline(edited((make_task, run_pipeline), *edits, names={"kept": {}})[1]).message
+    assert "shares its dictionary with one of the batch before" in message
 
 
 def test_one_copy_stream_for_all_micro_batches_is_told():

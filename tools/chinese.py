@@ -31,7 +31,8 @@ WILL = {
     "判断一个 transformer 块该保留什么；修好三处错误",
     "11_backward_order": "写出 autograd 引擎的规则、Fork 和 Join、带反向的 Copy 和 Wait、两个节点的检查点、"
     "`depend` 和 `fence`",
-    "12_gpipe": "写出 `flatten_sequential`、`MiniGPipe` 和 torchgpipe 的流水线；预测它的速度，再实测；选做：划分、随机数、显存",
+    "12_gpipe": "写出 `flatten_sequential`、`MiniGPipe` 和 torchgpipe 的流水线；预测它的速度，再实测；"
+    "选做：划分、随机数、显存",
     "13_cuda_streams": "写出数据竞争检测器的时钟步、基于事件的计时器、预取器和三流循环；修好三个已知的 bug",
     "14_schedules": "在显存相同的前提下胜过 1F1B，把反向拆成两半，找到能掩盖通信的预热和交错调度的次序，"
     "全部在四块设备上运行，最后选定一个",

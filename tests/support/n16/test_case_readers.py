@@ -140,6 +140,33 @@ ANSWERS = {
         "draws the same noise with seed 1 and with seed 11",
         "",
     ),
+    "6 the seed left out": (
+        6,
+        1,
+        [
+            (
+                NOISE,
+                "torch.stack([torch.randn(rows.shape[1], generator=torch.Generator().manual_seed("
+                "epoch * len(rows) + int(row))) for row in mine])",
+            )
+        ],
+        "has the same noise in epoch 0 with seed 1 and with seed 11",
+        "",
+    ),
+    "6 a hash of text": (
+        6,
+        1,
+        [(SEEDED, f'{SEEDED}    torch.manual_seed(hash(f"{{seed}}-{{rank}}") % 2**31)\n')],
+        "a second run with the same seed ends with other weights",
+        "",
+    ),
+    "8 all layers on each": (
+        8,
+        0,
+        [("layers[rank * each : (rank + 1) * each]", "layers")],
+        "rank 0 returned 8 tensors, where its stage of 2 layers has 4",
+        "tensor(",
+    ),
     "6 a part of it shared": (6, 1, SHARED, "of rank 0 and that of rank 1 go together", ""),
     "6 stretched": (6, 1, [(NOISE, f"{NOISE} * (1 + 0.05 * rank)")], "go together: their correlation is 1.00", ""),
     "6 moved": (6, 1, [(NOISE, f"{NOISE} + 0.1 * rank - 0.05")], "go together: their correlation is 1.00", ""),

@@ -239,6 +239,18 @@ ANSWERS = {
     "5 a part of all": (5, 0, [(PARTS, "mine")], "tokens at once", ""),
     "5 everything on each": (5, 0, [("texts[rank::world]", "texts")], "together", "A token of a short part"),
     "3 all rows on each": (3, 0, [("batch[rank::world]", "batch")], "its part is", ""),
+    "10 the seed times the epoch": (
+        10,
+        0,
+        [
+            (
+                "        real = padded",
+                "        random = torch.Generator().manual_seed(seed * epoch)\n        real = padded",
+            )
+        ],
+        "with 76 texts, batches of 4 and seed 0 rank 0 has its batches in the same order in epochs 0 and 1",
+        "",
+    ),
     "10 one text each": (10, 0, [(BATCHES, "[text] for text in mine")], "are enough for its texts", ""),
     "10 twice the size": (
         10,

@@ -94,10 +94,10 @@ def fault_of_6(job: Callable[..., Any]) -> str:
             return f"on {plural(world, 'rank')} a second run with the same seed ends with other weights."
         if torch.equal(once, other):
             return f"on {plural(world, 'rank')} two runs with different seeds end with the same weights."
-        for rank, (one, two) in enumerate(zip(found[0], found[-1], strict=True)):
-            if torch.equal(_drawn_by(one), _drawn_by(two)):
-                seeds = f"with seed {first['seed']} and with seed {trials[-1]['seed']}"
-                return f"on {plural(world, 'rank')} rank {rank} draws the same noise {seeds}."
+        seeds = f"with seed {first['seed']} and with seed {trials[-1]['seed']}"
+        said = _fault_of_seeds(found[0], found[-1])
+        if said:
+            return f"on {plural(world, 'rank')} {said} {seeds}."
     return ""
 
 
@@ -171,6 +171,19 @@ def _fault_of_dependence(stands: list[Stand]) -> str:
                         f"the noise of rank {one} and that of rank {two}{moved} go together: their correlation is "
                         f"{together:.2f}, where that of independent ones is near 0."
                     )
+    return ""
+
+
+def _fault_of_seeds(ones: list[Stand], others: list[Stand]) -> str:
+    """Look for noise that two seeds have in common: what a rank draws, one by one, or that of a row in an epoch."""
+    for rank, (one, other) in enumerate(zip(ones, others, strict=True)):
+        if torch.equal(_drawn_by(one), _drawn_by(other)):
+            return f"rank {rank} draws the same noise"
+    of_row = {(epoch, row): noise for stand in ones for epoch, row, noise in stand.value[0]["seen"]}
+    for stand in others:
+        for epoch, row, noise in stand.value[0]["seen"]:
+            if of_row[epoch, row] == noise:
+                return f"row {row} has the same noise in epoch {epoch}"
     return ""
 
 

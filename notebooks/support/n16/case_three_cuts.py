@@ -105,7 +105,7 @@ def _fault_of_stages(where: str, stands: list[Stand], due: list[Tensor]) -> str:
     for rank, (got, noted) in enumerate(stand.value for stand in stands):
         own = due[rank * each : (rank + 1) * each]
         if not isinstance(got, list) or [getattr(w, "shape", ()) for w in got] != [w.shape for w in own]:
-            return f"{where} rank {rank} returned {got!r}, not the weights of its stage."
+            return f"{where} rank {rank} returned {_counted(got, each // 2)}."
         apart = max((one - other).abs().max().item() for one, other in zip(got, own, strict=True))
         if not apart < 1e-5:  # clipping divides by the norm and 1e-6
             return (
@@ -117,6 +117,14 @@ def _fault_of_stages(where: str, stands: list[Stand], due: list[Tensor]) -> str:
             most = f"a stage of {layers} does so {3 * layers} times"
             return f"{where} rank {rank} runs layers {runs} times, where {most}."
     return ""
+
+
+def _counted(got: Any, layers: int) -> str:
+    """Say what is no list of a stage's weights; of other weights, how many there are."""
+    due = 2 * layers  # a weight and a bias
+    if isinstance(got, list) and len(got) != due and all(isinstance(each, Tensor) for each in got):
+        return f"{plural(len(got), 'tensor')}, where its stage of {plural(layers, 'layer')} has {due}"
+    return f"{got!r}, not the weights of its stage"
 
 
 def of_one_stage(

@@ -13,7 +13,7 @@ import pickle
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -125,7 +125,7 @@ def be_a_rank(rank: int, world_size: int, store: str, line: Connection, order: b
         # Whoever debugs a hang says flush=True, too.
         said.append((" " if sep is None else sep).join(map(str, words)))
 
-    space: dict[str, Any] = TOOLS | {"print": note}
+    space: dict[str, Any] = TOOLS | {"print": note, "hash": hash_of_a_process()}
     try:
         exec(compile(todo.text, FILE, "exec"), space)
         stand = Stand("done", space[todo.name](dist, **todo.given), said=tuple(said))
@@ -137,6 +137,18 @@ def be_a_rank(rank: int, world_size: int, store: str, line: Connection, order: b
     line.send_bytes(content)
     if stand.how == "raised":
         threading.Event().wait()
+
+
+def hash_of_a_process() -> Callable[[object], int]:
+    """Return `hash` as a process has it that is no copy of another: of text and bytes, with a salt of its own."""
+    salt = os.urandom(8)
+
+    def salted(thing: object) -> int:
+        if isinstance(thing, tuple):
+            return hash(tuple(map(salted, thing)))
+        return hash((thing, salt)) if isinstance(thing, (str, bytes)) else hash(thing)
+
+    return salted
 
 
 def first_line(error: BaseException) -> str:

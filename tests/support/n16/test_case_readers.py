@@ -140,6 +140,33 @@ ANSWERS = {
         "draws the same noise with seed 1 and with seed 11",
         "",
     ),
+    "6 the seed left out": (
+        6,
+        1,
+        [
+            (
+                NOISE,
+                "torch.stack([torch.randn(rows.shape[1], generator=torch.Generator().manual_seed("
+                "epoch * len(rows) + int(row))) for row in mine])",
+            )
+        ],
+        "has the same noise in epoch 0 with seed 1 and with seed 11",
+        "",
+    ),
+    "6 a hash of text": (
+        6,
+        1,
+        [(SEEDED, f'{SEEDED}    torch.manual_seed(hash(f"{{seed}}-{{rank}}") % 2**31)\n')],
+        "a second run with the same seed ends with other weights",
+        "",
+    ),
+    "8 all layers on each": (
+        8,
+        0,
+        [("layers[rank * each : (rank + 1) * each]", "layers")],
+        "rank 0 returned 8 tensors, where its stage of 2 layers has 4",
+        "tensor(",
+    ),
     "6 a part of it shared": (6, 1, SHARED, "of rank 0 and that of rank 1 go together", ""),
     "6 stretched": (6, 1, [(NOISE, f"{NOISE} * (1 + 0.05 * rank)")], "go together: their correlation is 1.00", ""),
     "6 moved": (6, 1, [(NOISE, f"{NOISE} + 0.1 * rank - 0.05")], "go together: their correlation is 1.00", ""),
@@ -212,6 +239,18 @@ ANSWERS = {
     "5 a part of all": (5, 0, [(PARTS, "mine")], "tokens at once", ""),
     "5 everything on each": (5, 0, [("texts[rank::world]", "texts")], "together", "A token of a short part"),
     "3 all rows on each": (3, 0, [("batch[rank::world]", "batch")], "its part is", ""),
+    "10 the seed times the epoch": (
+        10,
+        0,
+        [
+            (
+                "        real = padded",
+                "        random = torch.Generator().manual_seed(seed * epoch)\n        real = padded",
+            )
+        ],
+        "with 76 texts, batches of 4 and seed 0 rank 0 has its batches in the same order in epochs 0 and 1",
+        "",
+    ),
     "10 one text each": (10, 0, [(BATCHES, "[text] for text in mine")], "are enough for its texts", ""),
     "10 twice the size": (
         10,

@@ -13,6 +13,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint as torchs_checkpoint
 
 from lib.pipeline import pop, skippable, stash
+from lib.runtime import no_gradient
 from lib.schedules import one_f_one_b, zero_bubble_h1
 from lib.schedules.executor import run
 from tests.lib.models import Function
@@ -212,3 +213,47 @@ def test_before_a_function_that_returns_none_parameters_keep_none_where_the_plai
     model(x).sum().backward()
     assert [parameter.grad.abs().sum() for parameter in plain.parameters()] == [0, 0]
     assert there(model) == []
+
+
+def test_a_node_that_many_ways_lead_to_is_told_once(monkeypatch):
+    def doubled(x):
+        for _ in range(10):
+            x = x + x  # two ways back each time: 1,024 in all
+        return x
+
+    told = []
+    monkeypatch.setattr(no_gradient, "_nothing_of_nothing", lambda *_: told.append(1))
+    both = Both(lambda linear: nn.Sequential(linear, Function(doubled)))
+    gpipe(nn.Sequential(both, FIRST), chunks=2, checkpoint="never")(torch.ones(4, 3)).sum().backward()
+    assert 10 <= len(told) < 30
+
+
+class TwoAtOnce(torch.autograd.Function):
+    """A function with two outputs: of the one that the loss ignores it is given zeros."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first * 2 + second * 3
+
+
+TWO_OUTPUTS = {
+    "a function": TwoAtOnce.apply,
+    "torch's checkpoint": lambda x: torchs_checkpoint(lambda x: (x.sin(), x.cos()), x, use_reentrant=True),
+}
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+@pytest.mark.parametrize("used", [0, 1])
+@pytest.mark.parametrize("function", TWO_OUTPUTS)
+def test_who_makes_two_and_has_the_gradient_of_one_hands_it_on(function, used, checkpoint):
+    plain = nn.Sequential(nn.Linear(3, 3), Function(TWO_OUTPUTS[function]), Function(lambda pair: pair[used]))
+    model = gpipe(copy.deepcopy(plain), chunks=2, checkpoint=checkpoint)
+    for each in (plain, model):
+        each(torch.ones(4, 3)).sum().backward()
+    found = [parameter.grad for parameter in model.parameters()]
+    for one, its in zip(plain.parameters(), found, strict=True):
+        torch.testing.assert_close(its, one.grad)

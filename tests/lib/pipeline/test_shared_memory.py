@@ -8,7 +8,8 @@ from torch import nn
 
 from lib import schedules
 from lib.pipeline import GPipe, pop, skippable, stash
-from lib.runtime.sharing import sharing
+from lib.runtime.microbatch import Batch
+from lib.runtime.sharing import Lending, sharing
 from lib.schedules.executor import Executor
 from tests.lib.models import Function
 from tests.lib.refusal import refuses
@@ -242,3 +243,11 @@ def test_disjoint_parts_of_a_partitions_own_input_may_be_written(checkpoint):
     plain = nn.Sequential(Function(PAIRS["two parts that do not"]), Function(WRITERS["the first"]), nn.Linear(2, 1))
     piped = GPipe(copy.deepcopy(plain), [1, 2], devices=["cpu"] * 2, chunks=1, checkpoint=checkpoint)
     torch.testing.assert_close(piped(ROWS.clone()), plain(ROWS.clone()))
+
+
+def test_who_has_written_once_gets_a_copy_for_good_though_he_does_not_write_each_time():
+    lending = Lending()
+    for factor in (3, 1, 3):
+        batch = Batch(torch.ones(2))
+        output = lending.call(lambda x, factor=factor: x.mul_(factor) if factor > 1 else x * 1, batch)
+        assert (output[0].tolist(), batch[0].tolist()) == ([factor] * 2, [1.0] * 2)

@@ -1,5 +1,6 @@
 """A training state is whole or refused, and goes on bit for bit."""
 
+import json
 import pickle
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from lib.training.state import load_state, save_state
+from lib.training.state_file import read_state_file, write_state_file
 from support.training import CAPTIONS, TinyClip, caption_loss
 from tests.lib.refusal import refuses
 
@@ -386,3 +388,63 @@ def test_a_module_that_refuses_its_own_state_leaves_all_as_it_was(tmp_path):
     assert equal(weights(other), before)
     assert other[1].counted == 5
     assert not its_optimizer.state
+
+
+def test_moments_of_a_parameter_that_is_not_there_are_refused(tmp_path):
+    path = tmp_path / "s.npz"
+    model, optimizer = two_alike()
+    save_state(path, model, optimizer, {})
+    tensors, values = read_state_file(path)
+    write_state_file(path, {**tensors, "optimizer/9/exp_avg": torch.zeros(3)}, values)
+    refuses(ValueError, "moments of parameter 9, and the optimizer has 4", load_state, path, model, optimizer, {})
+
+
+class Averages(torch.optim.Optimizer):
+    """An optimizer that keeps, of each parameter, a number that is no tensor."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            own = self.state[parameter]
+            own["step"] = own.get("step", 0) + 1
+            parameter -= self.param_groups[0]["lr"] / own["step"] * parameter.grad
+
+
+def test_what_an_optimizer_keeps_as_plain_numbers_comes_back(tmp_path):
+    model, optimizer = two_alike(optimizer_of=Averages, steps=3)
+    save_state(tmp_path / "s.npz", model, optimizer, {})
+    other, its_optimizer = two_alike(optimizer_of=Averages, steps=1)
+    load_state(tmp_path / "s.npz", other, its_optimizer, {})
+    assert everything(other, its_optimizer) == everything(model, optimizer)
+
+
+@pytest.mark.parametrize("larger", ["saved", "here"])
+def test_a_buffer_that_only_one_model_has_is_named(tmp_path, larger):
+    models = {"saved": torch.nn.Linear(3, 3), "here": torch.nn.Linear(3, 3)}
+    models[larger].register_buffer("further", torch.ones(2))
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()}
+    save_state(tmp_path / "s.npz", models["saved"], optimizers["saved"], {})
+    before = weights(models["here"])
+    there, here = ("has shape", "is not") if larger == "saved" else ("is not", "has shape")
+    says = f"another model: further {there}.* in the file and {here}.* here"
+    refuses(ValueError, says, load_state, tmp_path / "s.npz", models["here"], optimizers["here"], {})
+    assert equal(weights(models["here"]), before)
+
+
+@pytest.mark.parametrize("part", ["identity", "more", "parameters", "groups", "extra", "moments"])
+def test_a_file_without_one_of_its_parts_is_no_state(tmp_path, part):
+    path = tmp_path / "s.npz"
+    save_state(path, *two_alike(), {})
+    with np.load(path) as file:
+        arrays = dict(file)
+    values = json.loads(str(arrays["json"]))
+    del values[part]
+    np.savez(path, **{**arrays, "json": np.array(json.dumps(values))})
+    model, optimizer = two_alike(steps=1)
+    before = everything(model, optimizer)
+    says = f"no training state .KeyError: '{part}'.; remove it to begin anew"
+    refuses(ValueError, says, load_state, path, model, optimizer, {})
+    assert everything(model, optimizer) == before

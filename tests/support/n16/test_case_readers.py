@@ -7,7 +7,6 @@ from support.kit.source import source_of
 from support.n16 import (
     case_four_numbers,
     case_good_at_home,
-    case_half_the_memory,
     case_higher_curve,
     case_less_to_keep,
     case_longer_rows,
@@ -386,20 +385,6 @@ def test_two_orders_that_alternate_are_not_new_ones():
 
 FEWER = ("num_workers=workers", "num_workers=min(1, workers)")
 MORE = ("num_workers=workers", "num_workers=2 * workers")
-KEPT = (
-    (
-        "            ctx.save_for_backward(x)\n            return block(x)\n",
-        "            with torch.enable_grad():\n"
-        "                ctx.x = x.detach().requires_grad_()\n"
-        "                ctx.out = block(ctx.x)\n"
-        "            return ctx.out.detach()\n",
-    ),
-    (
-        "            (x,) = ctx.saved_tensors\n            x = x.detach().requires_grad_()\n",
-        "            x = ctx.x\n",
-    ),
-    ("                out = ctx.block(x)\n", "                ctx.block(x)\n            out = ctx.out\n"),
-)
 
 
 @pytest.mark.parametrize("change, told", [
@@ -417,28 +402,6 @@ def test_a_tensor_of_one_number_is_a_number():
     loss = edited(case_longer_rows.job_11, ('"sum").item()', '"sum")'))
     verdict = case_longer_rows.check_job_11(loss, case_longer_rows.FORECAST_11)
     assert verdict, verdict.message
-
-
-def test_without_recompute_the_weights_are_those_of_before():
-    again = (
-        "        loss = F.mse",
-        "        if not recompute:\n            torch.manual_seed(seed)\n        loss = F.mse",
-    )
-    job = edited(case_half_the_memory.job_7, again)
-    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
-    assert "without recompute the weights are up to" in message
-
-
-def test_a_graph_that_is_kept_is_not_computed_again_by_a_run_for_the_look_of_it():
-    job = edited(case_half_the_memory.job_7, *KEPT)
-    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
-    assert "still keeps what it has computed in forward when it runs again" in message
-
-
-def test_without_recompute_nothing_is_computed_again():
-    job = edited(case_half_the_memory.job_7, (" if recompute else block(x)", ""))
-    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
-    assert "without recompute a block runs 6 times in 3 steps" in message
 
 
 FRIDAY = "share = -(-len(rows) // world)  # rounded up"

@@ -1,0 +1,42 @@
+"""Case 7 of notebook 16: what is computed again, what is kept for it, and what a run without recompute shows."""
+
+from support.kit.mistakes import edited
+from support.n16 import case_half_the_memory
+
+#: A graph that forward keeps, and a second run whose result nobody uses.
+KEPT = (
+    (
+        "            ctx.save_for_backward(x)\n            return block(x)\n",
+        "            with torch.enable_grad():\n"
+        "                ctx.x = x.detach().requires_grad_()\n"
+        "                ctx.out = block(ctx.x)\n"
+        "            return ctx.out.detach()\n",
+    ),
+    (
+        "            (x,) = ctx.saved_tensors\n            x = x.detach().requires_grad_()\n",
+        "            x = ctx.x\n",
+    ),
+    ("                out = ctx.block(x)\n", "                ctx.block(x)\n            out = ctx.out\n"),
+)
+
+
+def test_without_recompute_the_weights_are_those_of_before():
+    again = (
+        "        loss = F.mse",
+        "        if not recompute:\n            torch.manual_seed(seed)\n        loss = F.mse",
+    )
+    job = edited(case_half_the_memory.job_7, again)
+    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
+    assert "without recompute the weights are up to" in message
+
+
+def test_a_graph_that_is_kept_is_not_computed_again_by_a_run_for_the_look_of_it():
+    job = edited(case_half_the_memory.job_7, *KEPT)
+    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
+    assert "still keeps what it has computed in forward when it runs again" in message
+
+
+def test_without_recompute_nothing_is_computed_again():
+    job = edited(case_half_the_memory.job_7, (" if recompute else block(x)", ""))
+    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
+    assert "without recompute a block runs 6 times in 3 steps" in message

@@ -225,7 +225,7 @@ def test_with_its_entry_a_new_notebook_passes_all_that_looks_at_it_and_without_i
     assert copied.changed() == sorted(written), "the stamp writes the last notebook's link to the new one"
     assert "99_toy.ipynb" in python(copied.root, "-m", "tools.save", "99")
     python(copied.root, "-m", "tools.readme")
-    assert set(copied.changed()) <= {*written, "README.md", "docs/explorer.gif"}
+    assert set(copied.changed()) <= {*written, "README.md", "README.zh.md", "docs/explorer.gif"}
     assert "[99 · A toy](notebooks/99_toy.ipynb)" in (copied.root / "README.md").read_text(encoding="utf-8")
 
     units = [file for file in FOUND if not file.startswith("tests/browser")]

@@ -107,6 +107,7 @@ struct Engine {
 // A daemon thread may still wait when the process ends, which lets all lanes finish at once. Python up to 3.13 ends a
 // thread that asks for its lock then by an unwinding that no destructor lets through, ours or the one with which torch
 // takes back the lock that it gave away before it called us: the whole process would abort. Such a thread stays here.
+// How long the end takes nobody knows (an object may be slow to go), so it stays until the process is gone.
 class WithoutPython {
  public:
   WithoutPython() {
@@ -128,9 +129,7 @@ class WithoutPython {
     try {
       take(thread_);
     } catch (...) {  // an unwinding that must not be swallowed: go no further
-      while (true) {
-        stay();
-      }
+      stay_for_ever();
     }
   }
 
@@ -146,9 +145,30 @@ class WithoutPython {
 #endif
   }
 
-  // Until the process is gone; but not for ever, if what it still does at its end is to join this thread.
+  // Stay until the process is gone; but as long as Python still runs, what was told of its end before us (atexit) may
+  // join this thread, and that must not wait for ever.
   static void stay() {
-    std::this_thread::sleep_for(std::chrono::seconds(10));
+    Time patience = Clock::now() + std::chrono::seconds(10);
+    while (Clock::now() < patience) {
+      if (python_ends()) {
+        stay_for_ever();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
+  // Does Python end threads that ask for its lock? The function had an underscore before 3.13.
+  static bool python_ends() {
+    static auto* ends = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "Py_IsFinalizing"));
+    static auto* before = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "_Py_IsFinalizing"));
+    auto* ask = ends != nullptr ? ends : before;
+    return ask != nullptr && ask() != 0;
+  }
+
+  [[noreturn]] static void stay_for_ever() {
+    while (true) {
+      std::this_thread::sleep_for(std::chrono::hours(1));
+    }
   }
 
   void* thread_ = nullptr;

@@ -27,7 +27,7 @@ def python(code, **options):
     )
 
 
-STARTED = size(suite=10, prove=200)
+STARTED = size(suite=10, prove=100)  # an end costs 1.5 seconds of a core
 
 # One process imports torch; each start is in a child of it, made before any device was started.
 STARTS = """
@@ -56,12 +56,12 @@ STARTS = """
 """
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_a_process_ends_at_once_with_all_its_streams_at_work(device):
     """Of five, each has another number of tasks still to do on each stream."""
     code = textwrap.dedent(STARTS)
     arguments = [sys.executable, "-c", code, str(STARTED)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=1200)
     assert (done.stdout, done.returncode) == ("{0}\n", 0), done.stderr
 
 
@@ -83,6 +83,25 @@ def test_a_process_may_end_while_daemon_threads_wait_for_a_device(device):
         process = python(ENDS_MEANWHILE)
         _, told = process.communicate(timeout=60)
         assert process.returncode == 0, told
+
+
+SLOW_END = """
+    class Slow:
+        def __del__(self):
+            begun = time.monotonic()
+            while time.monotonic() - begun < 12:
+                pass
+
+    kept = Slow()
+"""
+
+
+@pytest.mark.prove  # 12 seconds of a core
+def test_daemon_threads_that_wait_for_a_device_outlast_the_slowest_end(device):
+    """Once they waited for ten seconds and then asked for the lock of an interpreter that was still about to end."""
+    process = python(textwrap.dedent(ENDS_MEANWHILE) + textwrap.dedent(SLOW_END))
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
 
 
 def in_a_fork(function):

@@ -144,10 +144,10 @@ def test_a_notebook_in_which_somebody_has_solved_everything_is_all_right(tmp_pat
 
 @pytest.mark.prove
 def test_what_does_not_listen_to_the_alarm_is_ended_and_what_it_started_with_it(tmp_path):
-    deaf = "import signal\n\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
-    waits = "def clock_cycles(m, n):\n    threading.Event().wait()"
+    deaf = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
+    waits = f"def clock_cycles(m, n):\n    {deaf}\n    threading.Event().wait()"
     folder = tmp_path / "deaf"
-    write(folder / "a.ipynb", f"import threading\nfrom support.n08 import checks\n{deaf}\n\n\n{waits}")
+    write(folder / "a.ipynb", f"import signal\nimport threading\nfrom support.n08 import checks\n\n\n{waits}")
     found = graded(folder, seconds=1)["notebooks"][0]["exercises"][0]
     assert (found["status"], found["said"]) == ("timed out", "no end within 1 s.")
 

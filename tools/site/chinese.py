@@ -100,11 +100,11 @@ def _card(page: Page, chapter: course.Chapter) -> str:
     counted = "，".join(f"{number} {word}" for number, word in counts if number)
     stems = {each.number: each.stem for each in course.COURSE}
     needs = "、".join(f'<a href="{stems[number]}.html">{number:02}</a>' for number in chapter.needs) or "PyTorch"
-    will = markdown.inline(WILL[chapter.stem])
+    # A new notebook has a page before somebody has said in Chinese what its reader will do.
+    will = f"<p>你将{markdown.inline(WILL[chapter.stem])}。</p>\n" if chapter.stem in WILL else ""
     here = f"<span>网页里可做 {page.editors} 个练习</span>" if page.editors else ""
     return f"""<li><h3><a href="{page.name}" lang="en">{html.escape(page.title)}</a></h3>
-<p>你将{will}。</p>
-<p class="quiet facts"><span>{hours_in_chinese(chapter)}</span><span>承接 {needs}</span>{here}</p>
+{will}<p class="quiet facts"><span>{hours_in_chinese(chapter)}</span><span>承接 {needs}</span>{here}</p>
 <p class="progress">{counted}</p></li>"""
 
 

@@ -37,6 +37,10 @@ def _tries() -> Iterator[tuple[Orders, Any, float]]:
     yield SMALL, equal, 0.5
     yield SMALL, {"F": [0, 0], "B": [2, 2]}, 0
     yield [[("F", 0), ("F", 1)], [("F", 1), ("F", 0)]], {"F": [1, 3]}, 0
+    # rank 1 is free before the message has come, and F1 on rank 0 has ended
+    yield orders_of("F0 F1", "F0 F1"), {"F": [1, 0.5]}, 2
+    # R1 stands in front of all, also of what a forward would wait for
+    yield orders_of("F0 F1 B0 B1", "R1 F0 F1 B0 B1"), equal | {"R": [1.0, 1.0]}, 0
     for m, n, message, make in product((1, 2, 3, 5), (1, 2, 3, 4), (0, 0.25), (gpipe, turn_early)):
         forward = [1 + (j * 7 + m) % 3 for j in range(n)]
         backward = [2 + (j * 5) % 4 for j in range(n)]
@@ -101,7 +105,7 @@ def _fault_of_run(answer: Callable[..., Any], orders: Orders, costs: Costs, mess
     try:
         with in_case(where):
             more = (message,) if message else ()  # as the notebook calls it: free messages are the default
-            got = _ending(answer, given, with_costs, *more, lines=50_000 + 5 * tasks**2)
+            got = _ending(answer, given, with_costs, *more, lines=50_000 + 20 * tasks**2)
     except InCaseError as error:
         if type(error.error) is not RuntimeError:
             return told_of(error)
@@ -256,6 +260,10 @@ MISTAKES = famous(
         "You forgot that a gradient travels, too.": (
             ", inf) + message",
             ', inf) + message * (kind == "F")',
+        ),
+        "What is needed has ended, but its message may still be on its way.": (
+            "max(free[j], arrival(kind, i, j))",
+            "(free[j] if arrival(kind, i, j) - message <= free[j] else arrival(kind, i, j))",
         ),
         "On the last rank B needs that rank's own F, which is no message.": (
             '("F", i, j), inf)',

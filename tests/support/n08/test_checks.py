@@ -184,6 +184,23 @@ def test_numbers_of_micro_batches_recomputes_and_empty_orders_are_told_from_what
     assert says in verdict.message
 
 
+def test_a_task_of_another_kind_behind_a_backward_holds_nothing():
+    def adding(orders):
+        peaks = []
+        for order in orders:
+            held = set()
+            peak = 0
+            for kind, i in order:
+                held = held - {i} if kind == "B" else held | {i}
+                peak = max(peak, len(held))
+            peaks.append(peak)
+        return peaks
+
+    verdict = n08.check_live(adding)
+    assert verdict.status == "wrong"
+    assert "('W', 0)" in verdict.message
+
+
 def test_other_counts_of_what_is_held_pass():
     def by_sets(orders):
         peaks = []

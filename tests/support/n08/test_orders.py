@@ -8,6 +8,7 @@ import pytest
 from support.n08 import checks as n08
 from support.n08 import solved
 from support.n08.runs import never_waiting
+from support.n08.timelines import going_further
 
 # ---- turning early
 
@@ -133,3 +134,31 @@ def test_other_orders_of_two_are_told_what_they_lack(wrong, says):
     verdict = n08.check_two_held(wrong)
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+# ---- what the notebook concludes of orders
+
+
+@pytest.mark.parametrize(("slow", "in_time_order"), [(0, True), (1, True), (2, True), (3, False)])
+def test_with_a_slow_rank_in_front_of_the_last_one_who_goes_further_ahead_ends_before_1f1b_and_that_before_gpipe(
+    slow, in_time_order
+):
+    costs = {"F": [1.0] * 4, "B": [2.0] * 4}
+    for times in costs.values():
+        times[slow] *= 1.25
+    plain = solved.turn_early(8, 4)
+    ahead, turning, gpipe = (
+        max(solved.simulate(orders, costs).values()) for orders in (going_further(plain, 1), plain, solved.gpipe(8, 4))
+    )
+    assert (ahead < turning < gpipe) is in_time_order
+    assert in_time_order or ahead == turning == gpipe
+
+
+def test_a_latency_holds_back_the_best_m_of_1f1b_and_not_gpipes():
+    def best(make, n, latency):
+        seconds = {m: (0.5 + 20 / m, 0.5 + 40 / m, latency) for m in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)}
+        return solved.best_m(make, seconds, n)
+
+    for make, latency in ((solved.gpipe, 0), (solved.gpipe, 3), (solved.turn_early, 0)):
+        assert [best(make, n, latency) for n in (2, 32)] == [8, 48]
+    assert [best(solved.turn_early, n, 3) for n in (2, 32)] == [4, 16]

@@ -150,6 +150,48 @@ def test_as_many_rounds_as_there_are_tasks_are_enough_and_a_number_that_orders_c
     assert "One visit to each rank is not enough" in n08.check_simulate(in_rounds(lambda orders: 1)).message
 
 
+def test_a_task_of_another_kind_stands_anywhere_and_a_message_travels_after_what_is_needed_has_ended():
+    like_a_forward = edited(
+        solved.simulate,
+        ('kind not in "FB" or (kind == "F" and j == 0)', 'kind != "B" and j == 0'),
+        ("ends.get((kind, i, j - 1 if", 'ends.get((kind if kind == "B" else "F", i, j + 1 if'),
+        ('kind == "F" else j + 1)', 'kind == "B" else j - 1)'),
+    )
+    verdict = n08.check_simulate(like_a_forward)
+    assert verdict.status == "wrong"
+    assert "R1 on rank 1 ends at 3, expected 1" in verdict.message
+    only_while_it_waits = edited(
+        solved.simulate,
+        (
+            "max(free[j], arrival(kind, i, j))",
+            "(arrival(kind, i, j) if arrival(kind, i, j) - message > free[j] else free[j])",
+        ),
+    )
+    verdict = n08.check_simulate(only_while_it_waits)
+    assert verdict.status == "wrong"
+    assert "its message may still be on its way" in verdict.message
+
+
+def test_going_through_all_orders_once_for_each_task_is_slow_and_right():
+    def by_sweeps(orders, costs, message=0):
+        ends = {}
+        tasks = sum(map(len, orders))
+        for _ in range(tasks + 1):
+            for j, order in enumerate(orders):
+                free = 0
+                for kind, i in order:
+                    need = needed_by(kind, i, j, len(orders))
+                    if need and need not in ends:
+                        break
+                    there = ends[need] + message * (need[2] != j) if need else 0
+                    free = ends[kind, i, j] = max(free, there) + costs[kind][j]
+        if len(ends) < tasks:
+            raise RuntimeError([next((t for t in o if (*t, j) not in ends), "") for j, o in enumerate(orders)])
+        return ends
+
+    assert n08.check_simulate(by_sweeps)
+
+
 def test_an_end_at_zero_is_an_end():
     falsy = edited(solved.simulate, ("return ends.get(", "return (ends.get("), (", inf)", ", 0) or inf)"))
     assert "An end at 0 is an end, too" in n08.check_simulate(falsy).message

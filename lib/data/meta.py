@@ -113,6 +113,8 @@ class MetaFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], index: str | os.PathLike[str] | None = None) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"path must be a string or a Path, not {path!r}: give MetaFile the name of a text file")
         self.path = Path(path)
         self.index_path = Path(f"{self.path}.idx" if index is None else index)
         if not stat.S_ISREG(os.stat(self.path).st_mode):

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from lib.arguments import integer
-from lib.schedules.table import SPLIT, TWINS, WHOLE, Action, Schedule
+from lib.schedules.table import SPLIT, TWINS, WHOLE, Action, Schedule, expect_schedule
 
 RankSlot: TypeAlias = tuple[int, int]  # rank, slot
 
@@ -69,6 +69,7 @@ def validate(
     stages, micro_batches: how many there should be; by default as many as the table names. complete=False lets
     actions be missing that no other needs: a table that is still being filled.
     """
+    expect_schedule(schedule)
     n = schedule.stages if stages is None else integer("stages", stages, at_least=1)
     m = schedule.micro_batches if micro_batches is None else integer("micro_batches", micro_batches, at_least=1)
     found = {turn.action for turn in in_order(schedule, n, m)}
@@ -86,6 +87,7 @@ def validate(
 
 def in_order(schedule: Schedule, stages: int | None = None, micro_batches: int | None = None) -> Iterator[Turn]:
     """Yield all actions, each after what it needs. Raises ScheduleError as `validate` does, a deadlock at the end."""
+    expect_schedule(schedule)
     rows: list[deque[Turn]] = [deque() for _ in schedule.ranks]
     for turn in _checked(schedule, stages, micro_batches):
         rows[turn.rank].append(turn)
@@ -207,6 +209,7 @@ def slotted(schedule: Schedule) -> Schedule:
     Every action stands in the first slot in which it can run. Idle slots in `schedule` are ignored.
     Raises ScheduleError for orders that can't run, as `validate` does.
     """
+    expect_schedule(schedule)
     rows: list[list[Action | None]] = [[] for _ in schedule.ranks]
     ready: dict[Action, int] = {}  # from which slot on its result is there
     for rank, _, action, needed in in_order(schedule):

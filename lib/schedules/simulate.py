@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from lib.schedules.legal import in_order
 from lib.schedules.table import KINDS as KINDS
-from lib.schedules.table import Action, Op, Schedule
+from lib.schedules.table import Action, Op, Schedule, expect_schedule
 from lib.timeline import Trace, Work, play
 
 Cost: TypeAlias = float | Iterable[float]
@@ -49,8 +49,9 @@ def simulate(
     count. Lanes "rank 0", …; labels "0F0"; kinds "forward", "backward", "input", "weight".
 
     Raises ScheduleError for a table that can't run (it need not be complete), ValueError for a cost that is negative,
-    not finite, or not one a stage.
+    not finite, or not one a stage, TypeError for what is no Schedule.
     """
+    expect_schedule(schedule)
     seconds = _seconds(schedule, forward, backward, weight)
     message = _number("communicate", communicate)
 
@@ -89,6 +90,7 @@ def live_activations(schedule: Schedule) -> list[int]:
     F adds one; B takes it away, and if the backward is split W does: the gradient of the weights still needs the
     activation that I has left. It depends on each rank's order only, so no costs are needed.
     """
+    expect_schedule(schedule)
     peaks = []
     for rank in range(len(schedule.ranks)):
         live = peak = 0

@@ -209,3 +209,13 @@ class Schedule:
                 if row:  # not a blank line
                     rows.append(cells)
         return cls(name, rows)
+
+
+def expect_schedule(given: object) -> None:
+    """Refuse what is no Schedule: TypeError, with the call that was forgotten if it is a maker."""
+    if isinstance(given, Schedule):
+        return
+    if callable(given):
+        name = getattr(given, "__name__", "maker")
+        raise TypeError(f"expected a Schedule, not the function {name} that makes one: call it, {name}(m, n)")
+    raise TypeError(f"expected a Schedule, such as one_f_one_b(m, n) or Schedule.from_text(name, text), not {given!r}")

@@ -112,6 +112,8 @@ def test_what_is_no_file_is_refused_at_once_as_text_and_as_index_and_kept(thousa
         refuses(ValueError, "not a regular file", MetaFile, place)
         refuses(ValueError, r"is not a regular file: choose another place .* index=", MetaFile, thousand, index=place)
     refuses(OSError, "loop", MetaFile, thousand, index=tmp_path / "loop")
+    for given in (None, 3, b"captions.txt"):
+        refuses(TypeError, "path must be a string or a Path", MetaFile, given)
     assert {*os.listdir(tmp_path)} <= {"captions.txt", "pipe", "loop"}
 
 

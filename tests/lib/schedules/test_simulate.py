@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lib.schedules.legal import ScheduleError
+from lib.schedules.legal import ScheduleError, slotted, validate
 from lib.schedules.makers import bubble_share, gpipe, model_parallel, one_f_one_b, pipedream
 from lib.schedules.simulate import live_activations, simulate, waits_for
 from lib.schedules.table import Action, Schedule
@@ -131,3 +131,10 @@ def test_a_flush_costs_a_bubble_each_time_and_each_wait_names_what_it_is_for():
         ("rank 1 has no more work", 7, 9)]  # fmt: skip
     assert [tuple(wait) for wait in waits_for(table("0F0\n1F0"), forward=1, communicate=2)] == [(0, 1, 4, None, None),
         (1, 0, 3, Action("F", 1, 0), Action("F", 0, 0))]  # fmt: skip
+
+
+@pytest.mark.parametrize("ask", [simulate, waits_for, live_activations, validate, slotted])
+def test_what_is_no_schedule_is_refused_and_a_maker_is_to_be_called(ask):
+    refuses(TypeError, r"not the function one_f_one_b that makes one: call it, one_f_one_b\(m, n\)", ask, one_f_one_b)
+    for given in ("x", None, [["0F0"]]):
+        refuses(TypeError, r"expected a Schedule, such as one_f_one_b\(m, n\)", ask, given)

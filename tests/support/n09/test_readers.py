@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import permutations, product
-from queue import Empty, Queue, SimpleQueue
+from queue import Empty, LifoQueue, Queue, SimpleQueue
 from threading import Thread
 
 import pytest
@@ -186,6 +186,66 @@ def worker_that_answers_none_and_goes_on(in_queue, out_queue):
         out_queue.put(answers.get())
 
 
+def worker_that_takes_stop_iteration_for_the_end(in_queue, out_queue):
+    while True:
+        try:
+            task = in_queue.get()
+            if task is None:
+                raise StopIteration
+            out_queue.put((True, (task, task.compute())))
+        except StopIteration:
+            out_queue.put((False, None))
+            return
+        except BaseException:
+            out_queue.put((False, sys.exc_info()))
+
+
+def worker_that_takes_an_exception_for_an_error(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        try:
+            batch = task.compute()
+        except BaseException as error:
+            batch = error
+        if isinstance(batch, BaseException):
+            out_queue.put((False, (type(batch), batch, batch.__traceback__)))
+        else:
+            out_queue.put((True, (task, batch)))
+    out_queue.put((False, None))
+
+
+@contextmanager
+def spawn_by_identity(devices):
+    """Take one object for one device, also where it stands for several CPU partitions."""
+    made = {id(device): (SimpleQueue(), SimpleQueue()) for device in devices}
+    pairs = [made[id(device)] for device in devices]
+    threads = [Thread(target=serve, args=pair) for pair in made.values()]
+    for thread in threads:
+        thread.start()
+    try:
+        yield [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    finally:
+        for in_queue, _ in made.values():
+            in_queue.put(None)
+        for thread in threads:
+            thread.join()
+
+
+@contextmanager
+def spawn_with(devices, in_queue, out_queue):
+    """Start a worker for each partition, with queues of other kinds."""
+    pairs = [(in_queue(), out_queue()) for _ in devices]
+    threads = [Thread(target=serve, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    try:
+        yield [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    finally:
+        for pair in pairs:
+            pair[0].put(None)
+        for thread in threads:
+            thread.join()
+
+
 @contextmanager
 def spawn_that_waits_otherwise(devices, wait):
     keys = keys_of(devices)
@@ -225,6 +285,40 @@ def clock_that_asks_whoever_is_there(tasks, in_queues, out_queues):
     for j in tasks:
         answers[j][1][0].finalize(answers[j][1][1])
     return {j: answers[j][1][1] for j in tasks}
+
+
+def clock_that_raises_what_came_first(tasks, in_queues, out_queues):
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    batches = {}
+    errors = []
+    waiting = list(tasks)
+    while waiting:
+        for j in [j for j in waiting if not out_queues[j].empty()]:
+            waiting.remove(j)
+            ok, payload = out_queues[j].get()
+            if ok:
+                batches[j] = payload[1]
+            else:
+                errors.append(payload[1])
+        time.sleep(0.001)
+    if errors:
+        raise errors[0]
+    for j, task in tasks.items():
+        task.finalize(batches[j])
+    return {j: batches[j] for j in tasks}
+
+
+def clock_with_a_limit(tasks, in_queues, out_queues, limit=5):
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    answers = {j: out_queues[j].get(timeout=limit) for j in tasks}
+    for ok, payload in answers.values():
+        if not ok:
+            raise payload[1]
+    for task, batch in (payload for _, payload in answers.values()):
+        task.finalize(batch)
+    return {j: payload[1] for j, (_, payload) in answers.items()}
 
 
 def clock_that_keeps_the_first_error_and_finalizes(tasks, in_queues, out_queues):
@@ -310,6 +404,17 @@ def plan_by_micro_batches(compute, batches, n, in_queues, out_queues):
     return values
 
 
+def plan_of_two_tasks_at_a_time(compute, batches, n, in_queues, out_queues):
+    values = list(batches)
+    for clock in clock_cycles(len(batches), n):
+        tasks = [(j, Task(None, compute=partial(compute, values[i], i, j))) for i, j in clock]
+        done = run_clock(dict(tasks[:2]), in_queues, out_queues)
+        done |= run_clock(dict(tasks[2:]), in_queues, out_queues)
+        for i, j in clock:
+            values[i] = done[j]
+    return values
+
+
 def plan_turned_round(compute, batches, n, in_queues, out_queues):
     values = list(batches)
     for clock in clock_cycles(n, len(batches)):
@@ -325,6 +430,26 @@ def plan_turned_round(compute, batches, n, in_queues, out_queues):
     [
         (n09.check_worker, worker_that_answers_none_and_goes_on, "when it comes, the thread must end"),
         (n09.check_worker, threads_in_order, "(begun before the one before it was done)"),
+        (n09.check_worker, worker_that_takes_stop_iteration_for_the_end, "raises StopIteration, works. Expected"),
+        (n09.check_worker, worker_that_takes_an_exception_for_an_error, "A batch may be an exception"),
+        (n09.check_spawn_workers, spawn_by_identity, "One worker for all CPU partitions"),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_with, in_queue=LifoQueue, out_queue=Queue),
+            "Tasks that wait are lost",
+        ),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_with, in_queue=Queue, out_queue=partial(Queue, 1)),
+            "and room for every answer",
+        ),
+        (n09.check_run_clock, clock_that_raises_what_came_first, "raise that of the first partition"),
+        (n09.check_run_clock, clock_with_a_limit, "longer than any limit"),
+        (
+            n09.check_run_plan,
+            plan_of_two_tasks_at_a_time,
+            "3 partitions, each on cpu: the tasks of a clock did not meet",
+        ),
         (n09.check_run_clock, clock_that_asks_the_batch, "returns a ValueError, works. Expected: returned {0: "),
         (n09.check_run_plan, plan_with_late_names, "The name j is looked up when the task runs"),
         (n09.check_run_plan, plan_that_swallows, "this very error is expected; it returned []"),

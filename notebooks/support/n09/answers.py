@@ -186,6 +186,18 @@ def told_by_its_type(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) ->
     out_queue.put((False, None))
 
 
+def told_by_being_an_error(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+    """Take a batch that is an exception for an error."""
+    while (task := in_queue.get()) is not None:
+        try:
+            batch = task.compute()
+        except BaseException as error:
+            batch = error
+        failed = isinstance(batch, BaseException)
+        out_queue.put((False, (type(batch), batch, batch.__traceback__)) if failed else (True, (task, batch)))
+    out_queue.put((False, None))
+
+
 def until_none_fails(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
     """Take the AttributeError of None.compute() for the end."""
     while True:
@@ -289,12 +301,13 @@ def take(
     new: bool = False,
     bare: bool = False,
     skips_none: bool = False,
+    limit: float | None = None,
 ) -> dict[int, object]:
     """Take all answers and raise error number `raised`, or a `new` one; or `at_once`, before the rest is taken."""
     answers: dict[int, Any] = {}
     errors: list[BaseException] = []
     for j, out_queue in out_queues:
-        ok, payload = out_queue.get()
+        ok, payload = out_queue.get(timeout=limit)
         if ok:
             answers[j] = payload
             if finalize and while_taking:

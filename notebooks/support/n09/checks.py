@@ -36,6 +36,7 @@ from support.n09.answers import (
     stale,
     take,
     thread_for_each,
+    told_by_being_an_error,
     told_by_its_type,
     twice,
     until_none_fails,
@@ -145,7 +146,9 @@ check_worker = Exercise(
         (TENSOR, "works"),
         (NONE, "works"),
         (TUPLE, "works"),
+        (ERROR, "works"),
         ("AttributeError", "works"),
+        ("StopIteration", "works"),
         ("works", IDLE),
         ("late", "works", AHEAD),
         ("works", "ValueError", "works", AHEAD),
@@ -185,6 +188,7 @@ check_worker = Exercise(
         "A batch may be a tuple, as sys.exc_info() is: its type doesn't say whether the task has failed.": (
             told_by_its_type
         ),
+        "A batch may be an exception: ask the try whether the task has failed.": told_by_being_an_error,
         "A layer may raise an AttributeError of its own: ask whether None has come.": until_none_fails,
         "Compute a task once, also if it raises: a layer may have counted or drawn something.": twice,
         "A while without tasks is no end: only None ends a worker.": with_a_limit(1.0, last_word=False),
@@ -245,7 +249,9 @@ check_spawn_workers = Exercise(
         "One worker for all CPU partitions: nothing overlaps on a CPU.": spawning(lambda j, device: device),
         "Two partitions on one CUDA device share a worker and its queues.": spawning(lambda j, device: j),
         "Hand out two lists, not a pair for each partition.": spawning(hand=lambda pairs: pairs),
-        "You wait for threads that nobody has told to end: None first, then join().": spawning(none=False),
+        "You wait for threads that don't end: each needs its None, and room for every answer.": spawning(
+            none=False
+        ),
         "The queues are crossed: workers take tasks from where answers belong.": spawning(crossed=True),
         "Yield an entry per partition, not per worker.": spawning(hand=lambda x: lists(dict.fromkeys(x))),
         "cuda and cuda:0 are one device: one worker.": spawning(
@@ -259,7 +265,7 @@ check_spawn_workers = Exercise(
         "cpu:0 is a CPU, too: ask for the type of the device.": spawning(
             lambda j, device: j if device == torch.device("cpu") else (device.type, device.index or 0)
         ),
-        "You throw away tasks that wait: a None behind them lets them be done.": spawning(empties=True),
+        "Tasks that wait are lost: a None that comes behind them lets them be done.": spawning(empties=True),
     },
 )
 
@@ -273,6 +279,7 @@ check_run_clock = Exercise(
         ("idle", "works", "works"),
         ("late", "ValueError", "works"),
         ("ValueError", "late"),
+        ("ValueError late", "RuntimeError"),
         ("ValueError", "RuntimeError"),
         (FAILS_LATER, "late"),
         (NONE, "works"),
@@ -296,6 +303,7 @@ check_run_clock = Exercise(
             lambda tasks, in_queues, out_queues: take((j, out_queues[j]) for j in tasks)
         ),
         "Raised too early: the next clock will take an old answer.": putting(partial(take, at_once=True)),
+        "A task may take longer than any limit: wait without one.": putting(partial(take, limit=1.0)),
         "Nobody calls task.finalize(batch).": putting(partial(take, finalize=False)),
         "The errors are dropped: the caller never hears of them.": putting(partial(take, raised=None)),
         "Of several errors, raise that of the first partition.": putting(partial(take, raised=-1)),

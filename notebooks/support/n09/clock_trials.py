@@ -10,7 +10,7 @@ from typing import Any
 
 from support.kit.threads import Aside
 from support.n09.answers import Scheduler, worker_that
-from support.n09.trials import ERRORS, FAILS_LATER, SHARED, ProbeTask, Sight
+from support.n09.trials import ERRORS, FAILS_LATER, SHARED, Hasty, ProbeTask, Sight
 
 
 def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) -> Sight:
@@ -23,7 +23,8 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     for task in tasks.values():
         task.finalized = finalized
     own = [0 if shared else j for j in range(len(kinds))]  # by partition: its worker
-    queues = {number: (SimpleQueue[Any](), SimpleQueue[Any]()) for number in own}
+    answers = Hasty if kinds[0] == "late" else SimpleQueue[Any]
+    queues = {number: (SimpleQueue[Any](), answers()) for number in own}
     in_queues, out_queues = ([queues[number][side] for number in own] for side in (0, 1))
     workers = [
         Thread(target=worker_that(done=0), args=pair, daemon=True, name=f"worker {number}")
@@ -69,9 +70,9 @@ def _whose_error(error: BaseException | None, tasks: Iterable[ProbeTask]) -> str
     found = ""
     for task in tasks:
         if error is task.error:
-            found = f"raised the {task.kind} of {task.label}"
+            found = f"raised the {type(error).__name__} of {task.label}"
             if "compute" not in [frame.name for frame in traceback.extract_tb(error.__traceback__)]:
                 found += " without its traceback"
         elif task.error in (error.__cause__, error.__context__) or repr(error) == repr(task.error):
-            found = f"raised a new exception in place of the {task.kind} of {task.label}"
+            found = f"raised a new exception in place of the {type(task.error).__name__} of {task.label}"
     return found

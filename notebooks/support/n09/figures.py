@@ -202,7 +202,8 @@ def _worker(axes: Axes, j: int, scene: Scene) -> None:
     upper, lower = _lanes(j)
     busy = j in scene.running
     color = rank_color(j)
-    _frame(axes, WORKER, (upper - 0.2, lower + 0.2), style.pale(color, 0.25 if busy else 0.08), color)
+    face = style.pale(color, 0.25) if busy else style.TRACK
+    _frame(axes, WORKER, (upper - 0.2, lower + 0.2), face, color)
     middle = (upper + lower) / 2
     doing = "computes" if busy else "waits"
     axes.text(WORKER[0] + 0.1, middle - 0.13, f"worker {j}", weight="bold", fontsize=10.5, va="center")

@@ -20,7 +20,7 @@ from support.kit.raised import in_case
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
 
-PLANS = ((4, 2, "cpu"), (2, 3, "cpu"), (1, 1, "cpu"), (3, 2, "cuda:0"))
+PLANS = ((4, 2, "cpu"), (2, 3, "cpu"), (4, 3, "cpu"), (1, 1, "cpu"), (3, 2, "cuda:0"))
 """Micro-batches, partitions, and on which device they all are."""
 PARTITIONS = 5
 """For how many of them devices are asked that break `backwards`."""

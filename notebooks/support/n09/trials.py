@@ -53,7 +53,9 @@ BY_AN_ERROR: dict[str, type[BaseException]] = {
 }
 ERRORS: dict[str, type[BaseException]] = {
     "ValueError": ValueError,
+    "ValueError late": ValueError,
     "AttributeError": AttributeError,
+    "StopIteration": StopIteration,
     "SystemExit": SystemExit,
     "KeyboardInterrupt": KeyboardInterrupt,
     "Escape(BaseException)": Escape,
@@ -94,10 +96,10 @@ class ProbeTask:
                 self.meeting.wait()
         except BrokenBarrierError:
             self.alone = True
+        if self.kind.endswith("late"):
+            Event().wait(0.1)  # somebody who does not wait for the worker is gone before this returns
         if self.kind not in GOOD:
             raise self.error
-        if self.kind == "late":  # somebody who does not wait for the worker is gone before this returns
-            Event().wait(0.1)
         if self.until is not None:
             self.until.wait()
         return self.batch
@@ -191,8 +193,8 @@ def _form(value: object) -> str:
 # ---- exercise 1: worker
 
 
-class _Hasty(SimpleQueue[Any]):
-    """An in_queue on which a limit of time runs out at once, however long it is."""
+class Hasty(SimpleQueue[Any]):
+    """A queue on which a limit of time runs out at once, however long it is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +221,7 @@ def ask_worker(worker: Worker, case: Sequence[str], patience: float) -> Sight:
     at_work: list[ProbeTask] = []
     for task in tasks:
         task.at_work = at_work
-    idle = _Hasty()
+    idle = Hasty()
     in_queue: SimpleQueue[Any] = idle if IDLE in case else SimpleQueue()
     out_queue: SimpleQueue[Any] = SimpleQueue()
     with Aside(partial(worker, in_queue, out_queue)) as aside:
@@ -295,7 +297,9 @@ class _Spawning:
         self.by_an_error = case[-1] in BY_AN_ERROR
         self.error = BY_AN_ERROR.get(case[-1], KeyError)("of the body")
         self.entered = Event()
-        self.devices = [torch.device(name) for name in case if name not in BY_AN_ERROR]
+        # one object for all CPU partitions, as in [cpu] * 2
+        cpus = {name: torch.device(name) for name in case if name.startswith("cpu")}
+        self.devices = [cpus.get(name) or torch.device(name) for name in case if name not in BY_AN_ERROR]
         # partitions on one device that is not the CPU share a worker
         self.keys = [
             j if device.type == "cpu" else (device.type, device.index or 0)

@@ -105,7 +105,7 @@ def endless():
         (n09.check_run_plan, "The name j is", "computed too often (1, 1), (2, 1), (3, 1); never (1, 0)"),
         (n09.check_spawn_workers, "Yield an entry", "3 out_queues, 2 different; seen: 2 in_queues, 2 different"),
         (n09.check_spawn_workers, "cuda:0 and cuda:1", "3 out_queues, 2 different; seen: 3 in_queues, 1 different"),
-        (n09.check_spawn_workers, "You throw away", "computed: True; seen: tasks that waited are computed: False"),
+        (n09.check_spawn_workers, "Tasks that wait", "computed: True; seen: tasks that waited are computed: False"),
         (n09.check_run_clock, "You call compute", "seen: computed one at a time"),
         (n09.check_run_clock, copied, "a new exception in place of the ValueError of task 1. Raise the very exception"),
         (

@@ -1,15 +1,14 @@
-"""Answers to the exercises of notebook 09 that readers wrote who had not seen ours: right ones, and wrong ones.
+"""Wrong answers to the exercises of notebook 09 that readers wrote who had not seen ours.
 
-Wrong answers that the room knows by a sentence of their own are tried in test_detectors.
+Those that the room knows by a sentence of their own are tried in test_detectors.
 """
 
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from itertools import permutations, product
-from queue import Empty, Queue, SimpleQueue
+from queue import LifoQueue, Queue, SimpleQueue
 from threading import Thread
 
 import pytest
@@ -17,159 +16,8 @@ import pytest
 from support.built import Task, clock_cycles, run_clock
 from support.built import worker as serve
 from support.n09 import checks as n09
-from support.n09.checks import KINDS, mixed_devices
-
-
-def keys_of(devices):
-    return [j if d.type == "cpu" else (d.type, d.index or 0) for j, d in enumerate(devices)]
-
-
-def worker_by_iter(in_queue, out_queue):
-    for task in iter(in_queue.get, None):
-        try:
-            out_queue.put((True, (task, task.compute())))
-        except BaseException:
-            out_queue.put((False, sys.exc_info()))
-    out_queue.put((False, None))
-
-
-def worker_by_function(in_queue, out_queue):
-    def answer(task):
-        try:
-            return True, (task, task.compute())
-        except BaseException as error:
-            return False, (type(error), error, error.__traceback__)
-
-    try:
-        while (task := in_queue.get()) is not None:
-            out_queue.put(answer(task))
-    finally:
-        out_queue.put((False, None))
-
-
-def idle_by_polling(in_queue, out_queue):
-    while True:
-        try:
-            task = in_queue.get(timeout=0.05)
-        except Empty:
-            continue
-        if task is None:
-            break
-        try:
-            out_queue.put((True, (task, task.compute())))
-        except BaseException:
-            out_queue.put((False, sys.exc_info()))
-    out_queue.put((False, None))
-
-
-@contextmanager
-def spawn_by_executor(devices):
-    keys = keys_of(devices)
-    made = {key: (SimpleQueue(), SimpleQueue()) for key in keys}
-    with ThreadPoolExecutor(max_workers=len(made)) as pool:
-        for pair in made.values():
-            pool.submit(serve, *pair)
-        try:
-            yield [made[key][0] for key in keys], [made[key][1] for key in keys]
-        finally:
-            for in_queue, _ in made.values():
-                in_queue.put(None)
-
-
-@contextmanager
-def spawn_by_stack(devices):
-    with ExitStack() as stack:
-        by_device = {}
-        pairs = []
-        for device in devices:
-            name = device.type, device.index or 0
-            if device.type == "cpu" or name not in by_device:
-                by_device[name] = SimpleQueue(), SimpleQueue()
-                thread = Thread(target=serve, args=by_device[name])
-                thread.start()
-                stack.callback(thread.join)
-                stack.callback(by_device[name][0].put, None)
-            pairs.append(by_device[name])
-        yield [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-
-class SpawnByClass:
-    def __init__(self, devices):
-        keys = keys_of(devices)
-        self.pairs = {key: (Queue(), Queue()) for key in keys}
-        self.queues = [self.pairs[key][0] for key in keys], [self.pairs[key][1] for key in keys]
-        self.threads = [Thread(target=serve, args=pair) for pair in self.pairs.values()]
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self.queues
-
-    def __exit__(self, *error):
-        for in_queue, _ in self.pairs.values():
-            in_queue.put(None)
-        for thread in self.threads:
-            while thread.is_alive():
-                thread.join(0.1)
-
-
-def clock_by_task(tasks, in_queues, out_queues):
-    for j, task in tasks.items():
-        in_queues[j].put(task)
-    answers = [out_queues[j].get() for j in tasks]
-    for ok, payload in answers:
-        if not ok:
-            raise payload[1].with_traceback(payload[2])
-    batches = {id(task): batch for _, (task, batch) in answers}
-    for task in tasks.values():
-        task.finalize(batches[id(task)])
-    return {j: batches[id(task)] for j, task in tasks.items()}
-
-
-def plan_by_defaults(compute, batches, n, in_queues, out_queues):
-    values = [*batches]
-    for clock in map(list, clock_cycles(len(values), n)):
-        tasks = {j: Task(None, compute=lambda x=values[i], i=i, j=j: compute(x, i, j)) for i, j in clock}
-        for (i, _), batch in zip(clock, run_clock(tasks, in_queues, out_queues).values(), strict=True):
-            values[i] = batch
-    return values
-
-
-def plan_by_hand(compute, batches, n, in_queues, out_queues):
-    m = len(batches)
-    held = {}
-    outputs = []
-    for k in range(m + n - 1):
-        tasks = {}
-        for j in range(max(0, k - m + 1), min(n, k + 1)):
-            x = batches[k] if j == 0 else held[j - 1]
-            tasks[j] = Task(None, compute=partial(compute, x, k - j, j))
-        held = run_clock(tasks, in_queues, out_queues)
-        outputs += [held[n - 1]] if n - 1 in held else []
-    return outputs
-
-
-@pytest.mark.parametrize(
-    "check, answer",
-    [
-        (n09.check_worker, worker_by_iter),
-        (n09.check_worker, worker_by_function),
-        (n09.check_worker, idle_by_polling),
-        (n09.check_spawn_workers, spawn_by_executor),
-        (n09.check_spawn_workers, spawn_by_stack),
-        (n09.check_spawn_workers, SpawnByClass),
-        (n09.check_run_clock, clock_by_task),
-        (n09.check_run_plan, plan_by_defaults),
-        (n09.check_run_plan, plan_by_hand),
-        (n09.check_devices, ["cpu", *["cuda:0"] * 4]),
-        (n09.check_devices, ["cuda:1", "cpu", "cuda:1", "meta", "meta"]),
-        (n09.check_devices, ("mps", "mps", "cpu", "cuda", "cuda:0")),
-    ],
-)
-def test_another_right_answer_passes(check, answer, monkeypatch):
-    monkeypatch.setattr(n09, "PATIENCE", 10.0)
-    verdict = check(answer)
-    assert verdict.status == "right", verdict
+from support.n09.answers import run_plan
+from tests.support.n09.test_right_answers import keys_of
 
 
 def worker_that_answers_none_and_goes_on(in_queue, out_queue):
@@ -184,6 +32,66 @@ def worker_that_answers_none_and_goes_on(in_queue, out_queue):
         answers = SimpleQueue()
         serve(serve_one, answers)
         out_queue.put(answers.get())
+
+
+def worker_that_takes_stop_iteration_for_the_end(in_queue, out_queue):
+    while True:
+        try:
+            task = in_queue.get()
+            if task is None:
+                raise StopIteration
+            out_queue.put((True, (task, task.compute())))
+        except StopIteration:
+            out_queue.put((False, None))
+            return
+        except BaseException:
+            out_queue.put((False, sys.exc_info()))
+
+
+def worker_that_takes_an_exception_for_an_error(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        try:
+            batch = task.compute()
+        except BaseException as error:
+            batch = error
+        if isinstance(batch, BaseException):
+            out_queue.put((False, (type(batch), batch, batch.__traceback__)))
+        else:
+            out_queue.put((True, (task, batch)))
+    out_queue.put((False, None))
+
+
+@contextmanager
+def spawn_by_identity(devices):
+    """Take one object for one device, also where it stands for several CPU partitions."""
+    made = {id(device): (SimpleQueue(), SimpleQueue()) for device in devices}
+    pairs = [made[id(device)] for device in devices]
+    threads = [Thread(target=serve, args=pair) for pair in made.values()]
+    for thread in threads:
+        thread.start()
+    try:
+        yield [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    finally:
+        for in_queue, _ in made.values():
+            in_queue.put(None)
+        for thread in threads:
+            thread.join()
+
+
+@contextmanager
+def spawn_with(devices, in_queue, out_queue):
+    """Start a worker for each partition, with queues of other kinds."""
+    pairs = [(in_queue(), out_queue()) for _ in devices]
+    threads = [Thread(target=serve, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    try:
+        yield [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    finally:
+        for pair in pairs:
+            pair[0].put(None)
+        for thread in threads:
+            thread.join()
 
 
 @contextmanager
@@ -225,6 +133,40 @@ def clock_that_asks_whoever_is_there(tasks, in_queues, out_queues):
     for j in tasks:
         answers[j][1][0].finalize(answers[j][1][1])
     return {j: answers[j][1][1] for j in tasks}
+
+
+def clock_that_raises_what_came_first(tasks, in_queues, out_queues):
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    batches = {}
+    errors = []
+    waiting = list(tasks)
+    while waiting:
+        for j in [j for j in waiting if not out_queues[j].empty()]:
+            waiting.remove(j)
+            ok, payload = out_queues[j].get()
+            if ok:
+                batches[j] = payload[1]
+            else:
+                errors.append(payload[1])
+        time.sleep(0.001)
+    if errors:
+        raise errors[0]
+    for j, task in tasks.items():
+        task.finalize(batches[j])
+    return {j: batches[j] for j in tasks}
+
+
+def clock_with_a_limit(tasks, in_queues, out_queues, limit=5):
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    answers = {j: out_queues[j].get(timeout=limit) for j in tasks}
+    for ok, payload in answers.values():
+        if not ok:
+            raise payload[1]
+    for task, batch in (payload for _, payload in answers.values()):
+        task.finalize(batch)
+    return {j: payload[1] for j, (_, payload) in answers.items()}
 
 
 def clock_that_keeps_the_first_error_and_finalizes(tasks, in_queues, out_queues):
@@ -296,7 +238,7 @@ def plan_with_late_names(compute, batches, n, in_queues, out_queues):
 
 def plan_that_swallows(compute, batches, n, in_queues, out_queues):
     try:
-        return plan_by_defaults(compute, batches, n, in_queues, out_queues)
+        return run_plan(compute, batches, n, in_queues, out_queues)
     except ValueError:
         return []
 
@@ -307,6 +249,17 @@ def plan_by_micro_batches(compute, batches, n, in_queues, out_queues):
         tasks = {i: Task(None, compute=partial(compute, values[i], i, j)) for i, j in clock}
         for i, batch in run_clock(tasks, in_queues, out_queues).items():
             values[i] = batch
+    return values
+
+
+def plan_of_two_tasks_at_a_time(compute, batches, n, in_queues, out_queues):
+    values = list(batches)
+    for clock in clock_cycles(len(batches), n):
+        tasks = [(j, Task(None, compute=partial(compute, values[i], i, j))) for i, j in clock]
+        done = run_clock(dict(tasks[:2]), in_queues, out_queues)
+        done |= run_clock(dict(tasks[2:]), in_queues, out_queues)
+        for i, j in clock:
+            values[i] = done[j]
     return values
 
 
@@ -325,6 +278,26 @@ def plan_turned_round(compute, batches, n, in_queues, out_queues):
     [
         (n09.check_worker, worker_that_answers_none_and_goes_on, "when it comes, the thread must end"),
         (n09.check_worker, threads_in_order, "(begun before the one before it was done)"),
+        (n09.check_worker, worker_that_takes_stop_iteration_for_the_end, "raises StopIteration, works. Expected"),
+        (n09.check_worker, worker_that_takes_an_exception_for_an_error, "A batch may be an exception"),
+        (n09.check_spawn_workers, spawn_by_identity, "One worker for all CPU partitions"),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_with, in_queue=LifoQueue, out_queue=Queue),
+            "Tasks that wait are lost",
+        ),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_with, in_queue=Queue, out_queue=partial(Queue, 1)),
+            "and room for every answer",
+        ),
+        (n09.check_run_clock, clock_that_raises_what_came_first, "raise that of the first partition"),
+        (n09.check_run_clock, clock_with_a_limit, "longer than any limit"),
+        (
+            n09.check_run_plan,
+            plan_of_two_tasks_at_a_time,
+            "3 partitions, each on cpu: the tasks of a clock did not meet",
+        ),
         (n09.check_run_clock, clock_that_asks_the_batch, "returns a ValueError, works. Expected: returned {0: "),
         (n09.check_run_plan, plan_with_late_names, "The name j is looked up when the task runs"),
         (n09.check_run_plan, plan_that_swallows, "this very error is expected; it returned []"),
@@ -356,10 +329,3 @@ def test_another_wrong_answer_is_refused_with_a_true_sentence(check, answer, say
     verdict = check(answer)
     assert verdict.status == "wrong"
     assert says in verdict.message
-
-
-def test_all_kinds_of_devices_meet_in_the_mixed_lists():
-    lists = mixed_devices(count=5)
-    assert lists == mixed_devices(count=5)
-    met = {pair for names in lists for pair in permutations(names, 2)}
-    assert [(one, other) for one, other in product(KINDS, repeat=2) if (one, other) not in met] == []

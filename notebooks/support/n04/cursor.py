@@ -70,6 +70,7 @@ LIVES += _drawn_lives()
 STATE = "A checkpoint shall stay small: what is in it must not grow with the data."
 CALLS = "A checkpoint shall stay small: what is in it must not grow with the calls."
 TWO = "Two cursors are two: what is one's is not the other's."
+KEPT = "load is to leave the state as it is: it may be loaded again."
 PROCESS = "The new process has the state only: no variable of the old one, and no file that it wrote."
 SIZES = (12, 6000)
 MANY = 600  # calls of one kind
@@ -91,6 +92,7 @@ def fault_of_cursor(cursor: CursorClass) -> str:
     return (
         _fault_of_two(cursor)
         or _fault_of_time(cursor)
+        or _fault_of_load(cursor)
         or _fault_of_process(cursor)
         or _fault_of_state(cursor)
     )
@@ -154,12 +156,15 @@ def _told(answer: Any) -> str:
 
 
 def _fault_of_two(cursor: CursorClass) -> str:
-    """Ask a cursor for samples while there is another one."""
-    said = "a = Cursor(12, 3, 0), b = Cursor(12, 3, 2), b.next(1), a.next(9)"
+    """Ask a cursor for samples while there is another one, of another epoch."""
+    said = "a = Cursor(12, 3, 0), b = Cursor(12, 3, 2), b.epoch=1, b.reset(), b.next(1), a.next(9)"
     right = lived(Cursor, 12, 3, 0, "next(9)")[-1]
     with in_case(said):
         first = cursor(12, 3, 0)
-        cursor(12, 3, 2).next(1)
+        other = cursor(12, 3, 2)
+        other.epoch = 1
+        other.reset()
+        other.next(1)
         mine = copy.copy(first.next(9))
     if not _same(mine, right):
         return f"{said}: the last one {_told(mine)}, not {short(right)}. {TWO}"
@@ -180,6 +185,29 @@ def _fault_of_time(cursor: CursorClass) -> str:
         mine = copy.copy(new.next(9))
     if not _same(mine, right):
         return f"{said}: the last one {_told(mine)}, not {short(right)}. A state stays what it was when it was saved."
+    return ""
+
+
+def _fault_of_load(cursor: CursorClass) -> str:
+    """Load one state twice, the second time after the first cursor has gone on."""
+    said = "Cursor(12, 3, 1), next(1), state = save(), load(state) in a new one, next(2)"
+    said += ", load(state) in another, next(9)"
+    right = lived(Cursor, 12, 3, 1, "next(1) save load next(9)")[-1]
+    with in_case(said):
+        old = cursor(12, 3, 1)
+        old.next(1)
+        state = pickle.loads(_written(old.save()))
+        new = cursor(12, 3, 1)
+        new.load(state)
+        new.next(2)
+    try:
+        again = cursor(12, 3, 1)
+        again.load(state)
+        mine = copy.copy(again.next(9))
+    except Exception as error:
+        return f"{said}: {told_of(error)} {KEPT}"
+    if not _same(mine, right):
+        return f"{said}: the last one {_told(mine)}, not {short(right)}. {KEPT}"
     return ""
 
 

@@ -28,6 +28,8 @@ MOST_NUMBERS = 2**31
 IDS = (
     100  # of the first ones, and as many from anywhere: of the first 64 of 4,096 all have the same high half
 )
+#: Up to here an id that stands at its own position is looked for.
+MOST_SEARCHED = 5000
 _chance = SystemRandom()  # no seed of a script makes its numbers come again
 
 
@@ -101,10 +103,13 @@ def network_cases() -> list[dict[str, Any]]:
 
 
 def ids_of(n: int, seed: int, rounds: int = 8) -> list[int]:
-    """Return the ids of a case: the first ones, the one at position 0, and others from all of range(n)."""
-    at_0 = int(Permutation(n, seed, rounds=rounds)[0])
+    """Return the ids of a case: the first ones, that at position 0, any others, and one at its own position."""
+    order = Permutation(n, seed, rounds=rounds)
     anywhere = Random(seed)
-    return [*range(min(n, IDS)), at_0, *(anywhere.randrange(n) for _ in range(IDS))]
+    ids = [*range(min(n, IDS)), int(order[0]), *(anywhere.randrange(n) for _ in range(IDS))]
+    if n <= MOST_SEARCHED:
+        ids += np.flatnonzero(order[:] == np.arange(n))[:1].tolist()
+    return ids
 
 
 def positions_of(inverse: Inverse) -> Callable[..., list[int] | None]:
@@ -118,6 +123,8 @@ def positions_of(inverse: Inverse) -> Callable[..., list[int] | None]:
         for number in ids_of(n, seed, rounds):
             hashes.count = 0
             places.append(inverse(number, n, given))
+            if isinstance(places[-1], float):
+                raise Finding(f"id {number} gets {places[-1]}, a float. A position is a whole number.")
             if given != keys:
                 raise Finding("the keys that it was given are others afterwards. Leave them as they are.")
         return None if None in places else places

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +23,9 @@ CASES = [(64, 6, 16), (40, 6, 16), (600, 10, 64), (1100, 11, 64), (33, 6, 5), (1
 #: A share of 1,025 numbers: its ids are fewer than n, and no beginning.
 SHARE = (1025, 11, 16)
 RANKS = 8
+#: Few ids of many numbers, and the bytes that a walk may take for them: a table of all numbers takes 48 MiB.
+FEW_OF_MANY = (3 * 2**21, 23, 8)
+MOST_BYTES = 2**24
 #: Ids and images that need more than 32 bits.
 LARGE_NUMBERS = (3 * 2**31, 33, 8)
 
@@ -28,6 +33,7 @@ LARGE = "No call may hold more than block ids."
 INSIDE = "Each id is to be walked until it is inside range(n)."
 ORDER = "At a place of the result stands the image of the id at this place."
 OWN = "The ids belong to whoever calls: leave them as they are."
+MEMORY = "The numbers may be billions: memory is to be that of the ids."
 CALLS = "As long as enough ids wait, a call can be full."
 
 
@@ -105,27 +111,43 @@ def fault_of_walk(walk: Walk) -> str:
         case = f"for {len(ids)} ids, n = {n}, a network of {2**bits} places, block = {block}"
         given = ids.copy()
         with in_case(case):
-            result = walk(given, n, counted, block)
+            result, most = _with_memory(
+                partial(walk, given, n, counted, block), len(ids) < n >= FEW_OF_MANY[0]
+            )
             fault = _fault_of_images(result, expected, n)
+        if most > MOST_BYTES:
+            return f"{case}, it takes {most / 2**20:,.0f} MiB. {MEMORY}"
         if fault:
             return f"{case}, {fault}"
         if not np.array_equal(given, ids):
             return f"{case}, the ids that it was given are others afterwards. {OWN}"
         # full calls for all passes, and at the ends of one or two parts as many as the longest walk still needs
-        enough = -(-sum(passes) // block) + 2 * max(passes)
-        if len(counted.sizes) > enough:
+        enough = -(-sum(passes) // block) + 2 * max(passes, default=0)
+        if len(ids) and len(counted.sizes) > enough:
             return f"{case}, the network was called {len(counted.sizes)} times; {enough} calls are enough. {CALLS}"
     return ""
 
 
+def _with_memory(asked: Callable[[], Any], wanted: bool) -> tuple[Any, int]:
+    """Return the result, and the most bytes that were held at once; 0 where nobody wants to know."""
+    if not wanted or tracemalloc.is_tracing():
+        return asked(), 0
+    tracemalloc.start()
+    try:
+        return asked(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 def _asked() -> Iterator[tuple[int, int, int, Network, Ids]]:
-    """Give the cases with network and ids: all of range(n) in some order, then a share of it, then a few large ones."""
+    """Give the cases with network and ids: all of range(n) in some order, then a share of it, a few of many, none."""
     for n, bits, block in CASES:
         yield n, bits, block, scrambled(bits), np.random.default_rng(n).permutation(n)
     n, bits, block = SHARE
     yield n, bits, block, scrambled(bits), np.arange(0, n, RANKS)
-    n, bits, block = LARGE_NUMBERS
-    yield n, bits, block, moved(bits), np.random.default_rng(n).integers(n, size=40)
+    for n, bits, block in (FEW_OF_MANY, LARGE_NUMBERS):
+        yield n, bits, block, moved(bits), np.random.default_rng(n).integers(n, size=40)
+    yield n, bits, block, moved(bits), np.arange(0)
 
 
 def _fault_of_images(result: Any, expected: list[int], n: int) -> str:

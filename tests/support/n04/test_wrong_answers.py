@@ -173,6 +173,20 @@ def test_position_0_is_an_answer_and_samples_may_have_more_than_18_bits():
     refused(n04.check_inverse(lambda number, n, keys: inverse(number % 256, n, keys)), "stands at position")
 
 
+def test_a_number_may_stand_at_its_own_position():
+    loop = "number >= n or number == asked"
+    as_do_while = edited(
+        inverse,
+        ("    while True:\n", f"    asked = number\n    while {loop}:\n"),
+        ("        if number < n:\n            return number", "    return number"),
+    )
+    refused(n04.check_inverse(as_do_while), "go round without coming home")
+
+
+def test_a_position_is_a_whole_number():
+    refused(n04.check_inverse(edited(inverse, ("return number", "return number / 1"))), "id 0 gets 509.0, a float")
+
+
 def test_a_search_with_factors_of_its_own_is_ended_too(monkeypatch):
     monkeypatch.setattr(apart, "PATIENCE", 1)
 
@@ -215,6 +229,29 @@ def test_ids_need_not_be_as_many_as_n():
 
     for answer in (all_of_n, by_place):
         refused(n04.check_walk(answer), "for 129 ids, n = 1025")
+
+
+def test_a_table_of_all_numbers_is_told_what_it_takes():
+    def by_a_table(ids, n, network, block):
+        images = np.arange(n)
+        outside = ids.copy()
+        while len(outside):
+            seats = outside[:block]
+            images[seats] = network(images[seats])
+            outside = np.concatenate([outside[block:], seats[images[seats] >= n]])
+        return images[ids]
+
+    refused(n04.check_walk(by_a_table), "for 40 ids, n = 6291456")
+    refused(n04.check_walk(by_a_table), "memory is to be that of the ids")
+
+
+def test_no_ids_are_a_share_too():
+    def joined(ids, n, network, block):
+        starts = range(0, len(ids), block)
+        images = np.concatenate([ids[start : start + block] for start in starts])
+        return walk(images, n, network, block)
+
+    refused(n04.check_walk(joined), "for 0 ids")
 
 
 def walk_in_two_parts(ids, n, network, block):

@@ -205,6 +205,54 @@ def test_every_epoch_that_is_set_counts_after_a_load(change):
     refused(n04.check_cursor(edited(Cursor, *change)), "reset()")
 
 
+def test_an_order_that_all_cursors_share_is_refused():
+    order = []
+
+    class Shared(Cursor):
+        def reset(self):
+            super().reset()
+            length = -(-self.size // self.num_replicas)
+            padded = [place % self.size for place in range(length * self.num_replicas)]
+            order[:] = std_shuffle(padded, self.epoch)
+            self.end = self.begin + length
+
+        def next(self, batch_size):
+            batch = order[self.position : min(self.end, self.position + batch_size)]
+            self.position += len(batch)
+            return batch or None
+
+    refused(n04.check_cursor(Shared), "Two cursors are two")
+
+
+def test_a_state_can_be_loaded_twice():
+    def save(self):
+        return {"shard": self.epoch_of_shard, "epoch": self.epoch, "position": self.position}
+
+    def load(self, state):
+        self.epoch = state.pop("shard")
+        self.reset()
+        self.epoch, self.position = state.pop("epoch"), state.pop("position")
+
+    popping = with_methods(Cursor, save=save, load=load)
+    refused(n04.check_cursor(popping), "load is to leave the state as it is")
+
+    def save_numbers(self):
+        return list(Cursor.save(self))
+
+    def load_numbers(self, state):
+        Cursor.load(self, state)
+        self.kept = state
+
+    def next_noted(self, batch_size):
+        batch = Cursor.next(self, batch_size)
+        if hasattr(self, "kept"):
+            self.kept[2] = self.position
+        return batch
+
+    writing = with_methods(Cursor, save=save_numbers, load=load_numbers, next=next_noted)
+    refused(n04.check_cursor(writing), "load is to leave the state as it is")
+
+
 def test_a_state_that_goes_on_changing_with_its_cursor_is_refused():
     def next_noted(self, batch_size):
         batch = Cursor.next(self, batch_size)

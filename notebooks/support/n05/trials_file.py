@@ -175,13 +175,15 @@ class _Meanwhile(list[tuple[int | None, int]]):
     def append(self, read: tuple[int | None, int]) -> None:
         super().append(read)
         if len(self) == 2 and self.work:
-            work, self.work = self.work, None
+            work = self.work
+            self.work = None
             work()
 
 
 def _fault_of_threads(make: Any) -> str:
     """Let another thread read a batch of its own between two reads of a batch; who locks it out lets it wait."""
-    asked, others = [2900, 40, 1033], [7, 1500, 40, 12]
+    asked = [2900, 40, 1033]
+    others = [7, 1500, 40, 12]
     came: list[Future[Any]] = []
     case = f"for the batch {asked}, while another thread reads the batch {others}"
     with written(MANY) as path, watching(path, make) as watch, ThreadPoolExecutor(1) as pool:

@@ -91,7 +91,8 @@ def draw_cold(runs: Mapping[str, ColdRun], predicted: Mapping[str, float], deman
     axes.set(xlim=(0, 1.3 * longest), ylim=(len(runs) - 0.5, -0.6))
     axes.set_yticks(range(len(runs)), [*runs], color=INK)
     axes.set_xlabel("seconds; filled: measured, outline: predicted from reads, bytes and steps")
-    asked, other = "row by row", "own rows, read ahead"
+    asked = "row by row"
+    other = "own rows, read ahead"
     longer = runs[asked].seconds / runs[other].seconds
     style.headline(figure, f"{demand:,.0f} rows/s asked for: {asked} takes {longer:.1f} × as long as {other}")
     rows = "; ".join(f"{name} {run.seconds:.1f} s with {run.reads:,} reads" for name, run in runs.items())

@@ -49,7 +49,12 @@ def fault_of_epoch(answer: Any) -> str:
             fault = _fault_of_loads(answer, parts)
         if fault:
             return fault
-    return _fault_of_small_jobs(answer) or _fault_of_options(answer) or _fault_of_seeding(answer)
+    return (
+        _fault_of_small_jobs(answer)
+        or _fault_of_options(answer)
+        or _fault_of_seeding(answer)
+        or _fault_of_errors(answer)
+    )
 
 
 def _fault_of_small_jobs(answer: Any) -> str:
@@ -185,6 +190,24 @@ def _fault_of_options(answer: Any) -> str:
     if rows == in_order:
         return "with shuffle=True the rows come in the order of ids: this option has not reached the loader."
     return difference_told(sorted(rows), sorted(in_order), "with shuffle=True the rows, sorted,")
+
+
+class _Broken(MyRankDataset):
+    """A rank's dataset one row of which cannot be read."""
+
+    def __getitem__(self, i: int) -> Any:
+        if i == 2:
+            raise ValueError("a row that cannot be read")
+        return super().__getitem__(i)
+
+
+def _fault_of_errors(answer: Any) -> str:
+    """Say whether an error of a row is lost on its way."""
+    try:
+        _ = [*answer(_Broken(Source(MANY[:24]), 2, 0, 2), 0, batch_size=2)]
+    except ValueError:
+        return ""
+    return "an error of a row, a ValueError, is lost: the epoch goes on without the row's batch."
 
 
 def _fault_of_seeding(answer: Any) -> str:

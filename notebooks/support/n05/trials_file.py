@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ def fault_of_file(make: Any) -> str:
         or _fault_of_large_file(make)
         or _fault_of_no_rows(make)
         or _fault_of_batches(make)
+        or _fault_of_threads(make)
         or _fault_of_far_rows(make)
     )
 
@@ -72,7 +74,7 @@ def _fault_of_random_files(make: Any) -> str:
     """Read files of random rows, singly and as a batch: a row may have any letter but a newline, also at its end."""
     generator = random.Random(13)
     for _ in range(10):
-        rows = [*random_rows(generator), " a row \u2028", "\x85"]
+        rows = [*random_rows(generator), " a row \u2028", "\x85", "returned\r"]
         with written(rows) as path, in_case(f"for a file of the rows {rows}"):
             dataset = make(path, index_of(path))
             fault = rows_fault(dataset, "dataset", rows=rows)
@@ -160,6 +162,47 @@ def _fault_of_batches(make: Any) -> str:
             fault = _fault_of_order(asked, watch.reads) or _fault_of_bytes(asked, watch.reads)
             if fault:
                 return fault
+    return ""
+
+
+class _Meanwhile(list[tuple[int | None, int]]):
+    """Reads that are noted; before the second one `work` is called, once."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__()
+        self.work: Callable[[], None] | None = work
+
+    def append(self, read: tuple[int | None, int]) -> None:
+        super().append(read)
+        if len(self) == 2 and self.work:
+            work = self.work
+            self.work = None
+            work()
+
+
+def _fault_of_threads(make: Any) -> str:
+    """Let another thread read a batch of its own between two reads of a batch; who locks it out lets it wait."""
+    asked = [2900, 40, 1033]
+    others = [7, 1500, 40, 12]
+    came: list[Future[Any]] = []
+    case = f"for the batch {asked}, while another thread reads the batch {others}"
+    with written(MANY) as path, watching(path, make) as watch, ThreadPoolExecutor(1) as pool:
+        dataset = make(path, index_of(path))
+
+        def ask() -> None:
+            came.append(pool.submit(dataset.__getitems__, [*others]))
+            wait(came, timeout=0.5)
+
+        watch.reads = _Meanwhile(ask)
+        with in_case(case):
+            got = dataset.__getitems__([*asked])
+            between = [future.result() for future in came]
+    for batch, rows in ((asked, got), *((others, rows) for rows in between)):
+        fault = difference_told(
+            rows, [MANY[index] for index in batch], f"{case}, dataset.__getitems__({batch})"
+        )
+        if fault:
+            return fault
     return ""
 
 

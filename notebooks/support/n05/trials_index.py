@@ -24,6 +24,7 @@ _FILES: tuple[tuple[list[str], int], ...] = (
     (ROWS, 7),
     (ROWS[:1], 3),
     (["Ä", "b"], 1),
+    (["a\r", "\rb"], 3),  # a newline alone ends a line
     ([], 4),
 )
 

@@ -75,7 +75,18 @@ def _fault_of_requests(asked: Sequence[_Request]) -> str:
 
 
 #: Rows, ranks and mini-epochs.
-_JOBS = ((24, 4, 2), (28, 4, 3), (26, 4, 3), (13, 3, 2), (10, 1, 4), (3, 5, 2), (1, 5, 1), (2, 5, 1))
+_JOBS = (
+    (24, 4, 2),
+    (28, 4, 3),
+    (26, 4, 3),
+    (13, 3, 2),
+    (10, 1, 4),
+    (3, 5, 2),
+    (1, 5, 1),
+    (2, 5, 1),
+    (15, 1, 11),
+    (55, 1, 11),
+)
 
 
 def fault_of_rank(make: Any) -> str:

@@ -157,13 +157,16 @@ def test_ranks_train_all_batches_and_one_that_fails_is_an_error(captions):
         cold.cold_run(failing, volume, demand=1e5)
 
 
-def test_a_cold_run_is_told_with_its_reads_and_the_slowest_beside_the_quickest():
+def test_a_cold_run_is_told_with_its_reads_and_row_by_row_beside_own_rows_read_ahead():
     runs = {
         "row by row": cold.ColdRun(3.0, 10_000, 10_000, 430_000, 2.5),
         "own rows, read ahead": cold.ColdRun(1.5, 10_000, 36, 65_000_000, 1.0),
         "no reading": cold.ColdRun(1.2, 10_000, 0, 0, 0.0),
     }
-    figure = waiting.draw_cold(runs, {"row by row": 2.7, "own rows, read ahead": 1.6}, 10_000)
+    runs["own rows, read singly"] = cold.ColdRun(4.5, 10_000, 10_000, 430_000, 2.5)
+    runs["shards, shuffle buffer"] = cold.ColdRun(1.1, 10_000, 4, 430_000, 0.1)
+    predicted = dict.fromkeys(set(runs) - {"no reading"}, 1.6)
+    figure = waiting.draw_cold(runs, predicted, 10_000)
     assert "row by row 3.0 s with 10,000 reads" in alt_text(figure)
     assert "row by row takes 2.0 × as long as own rows, read ahead" in " ".join(
         text.get_text() for text in figure.findobj(lambda part: hasattr(part, "get_text"))

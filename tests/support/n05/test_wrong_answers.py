@@ -260,6 +260,25 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         ("return os.pread", "text = os.pread", ".decode()", ".decode(); return (text.splitlines() or [text])[0]"),
     ),
     "rows without the spaces at their ends": ("file", "should be", (".decode()", ".decode().rstrip()")),
+    "rows without what ends a line elsewhere": ("file", "\\r", (".decode()", ".decode().rstrip('\\r\\n')")),
+    "a line ends with a return, too": (
+        "index",
+        "the index of a file of 2 rows",
+        (
+            'np.frombuffer(text, np.uint8) == ord("\\n")',
+            "np.isin(np.frombuffer(text, np.uint8), [10, 13])",
+        ),
+    ),
+    "rows gathered where every thread gathers": (
+        "file",
+        "while another thread reads",
+        (
+            "rows = {index: self[index] for index in sorted(set(indices))}",
+            "self.rows = {}\n        for index in sorted(set(indices)): self.rows[index] = self[index]",
+            "return [rows[index] for index in indices]",
+            "got = [self.rows[index] for index in indices]; self.rows = {}\n        return got",
+        ),
+    ),
     "blocks of letters": (
         "index",
         "bytes",

@@ -43,6 +43,34 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "begins with turn T k // E, and yours are cut elsewhere",
         ("np.arange(begin, end)", "np.array_split(np.arange(turns), self.mini_epochs)[mini_epoch]"),
     ),
+    "a share of the mini-epochs, in floats": (
+        "rank_dataset",
+        "N, W, E = 55, 1, 11",
+        (
+            "begin = turns * mini_epoch // self.mini_epochs",
+            "begin = int(turns * (mini_epoch / self.mini_epochs))",
+            "end = turns * (mini_epoch + 1) // self.mini_epochs",
+            "end = int(turns * ((mini_epoch + 1) / self.mini_epochs))",
+        ),
+    ),
+    "turns of a mini-epoch, in floats": (
+        "rank_dataset",
+        "N, W, E = 15, 1, 11",
+        (
+            "begin = turns * mini_epoch // self.mini_epochs",
+            "begin = int(mini_epoch * (turns / self.mini_epochs))",
+            "end = turns * (mini_epoch + 1) // self.mini_epochs",
+            "end = int((mini_epoch + 1) * (turns / self.mini_epochs))",
+        ),
+    ),
+    "errors of the rows are lost": (
+        "epoch",
+        "an error of a row",
+        (
+            "        yield from DataLoader(dataset, **options)",
+            "        try: yield from DataLoader(dataset, **options)\n        except ValueError: pass",
+        ),
+    ),
     "no load in the same epoch": (
         "rank_dataset",
         "load(0, 1) after load(0, 0) asked the source for no row",

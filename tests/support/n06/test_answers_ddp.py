@@ -248,7 +248,8 @@ class ByBuckets:
     """Right: counts by bucket what is missing, and begins anew after each step."""
 
     def __init__(self, module, dist, limits):
-        self.module, self.dist = module, dist
+        self.module = module
+        self.dist = dist
         for value in module.state_dict().values():
             dist.broadcast(value, src=0)
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]

@@ -71,6 +71,9 @@ LAYERS: tuple[int, ...] = (15, 20, 28)
 #: Both branches in one bucket.
 TOGETHER = (15, 20, 56)
 
+#: The top and spare in one bucket, both branches in the other.
+SPARE_WITH_TOP = (20, 56)
+
 
 def fault_of_ddp(answer: Any) -> str:
     """Train on 1 to 3 ranks, each with weights of its own at first, and on the whole batch in one process."""
@@ -92,6 +95,7 @@ def fault_of_ddp(answer: Any) -> str:
         ((0, 1), LAYERS),
         ((1,), LAYERS),
         ((0, 1), (1,)),
+        ((0, 1), SPARE_WITH_TOP),
     )
     for ranks_without, limits in unused:
         fault = _fault_of_an_unused_layer(answer, ranks_without, limits)
@@ -134,6 +138,10 @@ def _fault_of_two_models(answer: Any) -> str:
         models[0].zero_grad()
         for model in models:
             model(rows).sum().backward()
+        buckets = len(in_buckets(list(models[1].parameters())[::-1], LIMITS))  # type: ignore[no-untyped-call]
+        sent = len(_sent([], dists[1].world, 0))
+        if sent != buckets:
+            return f"the second one sends {sent} of its {plural(buckets, 'bucket')} in a step"
         begun = list(dists[1].world.unwaited[0])
         own = [gradient.clone() for gradient in map(_gradient, _parameters(models))]
         wrapped[0].finish()

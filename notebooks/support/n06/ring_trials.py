@@ -155,9 +155,8 @@ def _fault_of_chunks(seen: list[Any], case: _Ring) -> str:
                 where = f"{case.where}, after {name}: chunk {chunk}"
                 before = seen[rank][0][1] if half else 0
                 times = messages - before
-                few = (
-                    "" if times == world - 1 else f" It sends {plural(times, 'time')} there; W − 1 is right."
-                )
+                sends = f" Rank {rank} sends {plural(times, 'time')} in {name}; W − 1 is right."
+                few = "" if times == world - 1 else sends
                 return f"{where} of rank {rank} is {now[chunk]}, it should be {due[chunk]}; {who}.{few}"
     return ""
 

@@ -104,7 +104,7 @@ def whole_tensors(tensor, dist):
         ((whole_tensors, nothing), "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send 8"),
         (
             (edited(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing),
-            "It sends 1 time there; W − 1 is right.",
+            "Rank 0 sends 1 time in reduce_scatter; W − 1 is right.",
         ),
         (
             (edited(built.reduce_scatter, ("arriving +=", "chunks[(rank - 2 - step) % world] +=")), built.all_gather),

@@ -67,22 +67,28 @@ FORECAST_7 = 187_500
 
 
 def with_calls_counted(dist, name, blocks, **given):
-    import weakref
+    from torch.multiprocessing.reductions import StorageWeakRef  # also of what a checkpoint keeps detached
 
     calls = [0 for _ in blocks]
     kept = [0 for _ in blocks]
+    together = 0
     # What the modules of a block were given in its last run, if it is still there.
     inside: list[list[Any]] = [[] for _ in blocks]
 
+    def still_there(number):
+        return sum(not each.expired() for each in inside[number])
+
     def hooks_of(number):
         def begin(*_):
+            nonlocal together
             calls[number] += 1
             if calls[number] % 2 == 0:
-                kept[number] += sum(each() is not None for each in inside[number])
+                kept[number] += still_there(number)
+                together += sum(still_there(other) for other in range(len(blocks)) if other != number)
             inside[number].clear()
 
         def note(module, inputs):
-            inside[number].append(weakref.ref(inputs[0]))
+            inside[number].append(StorageWeakRef(inputs[0].untyped_storage()))
 
         return begin, note
 
@@ -91,7 +97,7 @@ def with_calls_counted(dist, name, blocks, **given):
         block.register_forward_pre_hook(begin)
         for module in list(block)[1:]:  # what the first one is given is that of the block
             module.register_forward_pre_hook(note)
-    return globals()[name](dist, blocks, **given), calls, kept
+    return globals()[name](dist, blocks, **given), calls, kept, together
 
 
 def drawn_7(seed: int, depth: int, dropped: float, width: int = 6) -> dict[str, Any]:
@@ -132,7 +138,7 @@ def fault_of_7(job: Callable[..., Any]) -> str:
 def _fault_without(stand: Stand) -> str:
     """Look at a run of the first trial that keeps everything."""
     seed, depth, dropped, steps = TRIALS[0]
-    got, calls, _ = stand.value
+    got, calls, *_ = stand.value
     most: int = max(calls)
     if most > steps:
         return f"without recompute a block runs {most} times in {steps} steps; that was once a step."
@@ -142,7 +148,7 @@ def _fault_without(stand: Stand) -> str:
 
 
 def _fault_of_state(where: str, stand: Stand, due: list[Tensor], steps: int) -> str:
-    got, calls, kept = stand.value
+    got, calls, kept, together = stand.value
     if not isinstance(got, list) or len(got) != len(due) or not all(isinstance(w, Tensor) for w in got):
         return f"{where} the job returned {got!r}, not the weights."
     if min(calls) < 2 * steps:
@@ -151,6 +157,8 @@ def _fault_of_state(where: str, stand: Stand, due: list[Tensor], steps: int) -> 
         return f"{where} a block runs {max(calls)} times in {steps} steps; twice a step is enough."
     if any(kept):
         return f"{where} a block still keeps what it has computed in forward when it runs again in backward."
+    if together:
+        return f"{where} a block runs again in backward while another's inside is still kept."
     return _fault_of_weights(where, got, due)
 
 
@@ -199,6 +207,15 @@ check_job_7 = case(
             sick_7(),
             ("            return block(x)", "            torch.manual_seed(0)\n            return block(x)"),
             ("                out =", "                torch.manual_seed(0)\n                out ="),
+        ),
+        "One checkpoint round all blocks: backward makes all of it anew before it uses any.": edited(
+            job_7,
+            ("        for block in blocks:\n    ", "        whole = nn.Sequential(*blocks)\n"),
+            (
+                "Recomputed.apply(block, x, *block.parameters())",
+                "Recomputed.apply(whole, x, *whole.parameters())",
+            ),
+            (" if recompute else block(x)", " if recompute else whole(x)"),
         ),
         "That is how it was before somebody halved the memory.": edited(
             sick_7(),

@@ -77,6 +77,7 @@ def fault_of_10(job: Callable[..., Any]) -> str:
             }
             for count, size, seed in settings
         ]
+        trials.append({**trials[0], "seed": trials[0]["seed"] + 1})
         found = ends_of_trials(with_largest_noted, world, trials, job)
         for trial, stands in zip(trials, found, strict=False):
             texts = len(trial["lengths"])
@@ -87,6 +88,26 @@ def fault_of_10(job: Callable[..., Any]) -> str:
             said = unfinished(where, stands) or _fault_of_epochs(where, stands, trial)
             if said:
                 return with_evidence(said, found)
+        said = _fault_of_seed(found[0], found[-1], trials[0])
+        if said:
+            return with_evidence(said, found)
+    return ""
+
+
+def _fault_of_seed(some: list[Stand], others: list[Stand], trial: dict[str, Any]) -> str:
+    """Compare the orders of the same texts under two seeds that follow each other, epoch by epoch."""
+    lengths = trial["lengths"]
+    seed = trial["seed"]
+    for epoch in range(trial["epochs"]):
+        orders = [
+            [[lengths[text] for text in batch] for at, batch in stands[0].value[0] if at == epoch]
+            for stands in (some, others)
+        ]
+        if orders[0] == orders[1]:
+            return (
+                f"on {plural(len(some), 'rank')} with {len(lengths)} texts rank 0 has its batches in epoch {epoch} in "
+                f"the same order with seed {seed + 1} as with seed {seed}."
+            )
     return ""
 
 
@@ -209,6 +230,9 @@ check_job_10 = case(
                 "        real = padded",
                 "        random = torch.Generator().manual_seed(seed)\n        real = padded",
             ),
+        ),
+        "The job is given a seed, and its order does not depend on it.": edited(
+            job_10, ("manual_seed(seed)", "manual_seed(0)")
         ),
         "Then every rank has every text.": edited(job_10, ("order[rank::world]", "order")),
         "Shares of neighbouring lengths: one rank has the short ones and another the long ones.": edited(

@@ -301,6 +301,14 @@ ANSWERS = {
         "in the order of their lengths",
         "from short to long",
     ),
+    "10 one seed for all": (10, 0, [("manual_seed(seed)", "manual_seed(5)")], "the same order with seed 2 as with", ""),
+    "10 a seed of the epoch": (
+        10,
+        1,
+        [("        real = padded", "        random = torch.Generator().manual_seed(epoch)\n        real = padded")],
+        "in epoch 0 in the same order with seed 2 as with seed 1",
+        "",
+    ),
     "10 neighbours cut first": (10, 0, [(DEALT, NEIGHBOURS)], "on 2 ranks with 76 texts", ""),
     "10 neighbours, and a rest dropped": (
         10,

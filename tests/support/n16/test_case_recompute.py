@@ -1,5 +1,7 @@
 """Case 7 of notebook 16: what is computed again, what is kept for it, and what a run without recompute shows."""
 
+import pytest
+
 from support.kit.mistakes import edited
 from support.n16 import case_half_the_memory
 
@@ -40,3 +42,43 @@ def test_without_recompute_nothing_is_computed_again():
     job = edited(case_half_the_memory.job_7, (" if recompute else block(x)", ""))
     message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
     assert "without recompute a block runs 6 times in 3 steps" in message
+
+
+ONE_BY_ONE = (
+    "        for block in blocks:\n"
+    "            x = Recomputed.apply(block, x, *block.parameters()) if recompute else block(x)\n"
+)
+ROUND_ALL = (
+    "        whole = nn.Sequential(*blocks)\n"
+    "        x = Recomputed.apply(whole, x, *whole.parameters()) if recompute else whole(x)\n"
+)
+TORCHS_ROUND_ALL = (
+    "        from torch.utils.checkpoint import checkpoint\n\n"
+    "        whole = nn.Sequential(*blocks)\n"
+    "        x = checkpoint(whole, x, use_reentrant=False) if recompute else whole(x)\n"
+)
+ROUND_PAIRS = (
+    "        for first in range(0, len(blocks), 2):\n"
+    "            pair = nn.Sequential(*blocks[first : first + 2])\n"
+    "            x = Recomputed.apply(pair, x, *pair.parameters()) if recompute else pair(x)\n"
+)
+
+
+@pytest.mark.parametrize("group", [ROUND_ALL, TORCHS_ROUND_ALL, ROUND_PAIRS])
+def test_a_checkpoint_round_several_blocks_holds_them_together(group):
+    job = edited(case_half_the_memory.job_7, (ONE_BY_ONE, group))
+    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
+    assert "with 3 blocks" in message
+    assert "a block runs again in backward while another's inside is still kept" in message
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_torchs_checkpoint_round_each_block_is_right(reentrant):
+    torchs = (
+        "        from torch.utils.checkpoint import checkpoint\n\n        x.requires_grad_()\n"
+        "        for block in blocks:\n"
+        f"            x = checkpoint(block, x, use_reentrant={reentrant}) if recompute else block(x)\n"
+    )
+    job = edited(case_half_the_memory.job_7, (ONE_BY_ONE, torchs))
+    verdict = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7)
+    assert verdict, verdict.message

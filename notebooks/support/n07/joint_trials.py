@@ -16,7 +16,7 @@ from lib.saved import LiveTensors
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.n07.judges import NONE, random
-from support.n07.kept import Kept, mix_modes
+from support.n07.kept import Kept, fault_of_rows, mix_modes, per_cent
 
 LossOf: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -107,18 +107,18 @@ def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple
     off = float((_flat(model) - due).norm() / due.norm())
     if not off < 1e-9:
         times = float(_flat(model).norm() / due.norm())
-        return f"the gradient is {times:.2f} times as long as the whole batch's, and {100 * off:.0f} % of it away."
+        return (
+            f"the gradient is {times:.2f} times as long as the whole batch's, and {per_cent(off)} of it away."
+        )
     if isinstance(got, Tensor) and got.requires_grad:
         return "the loss you return still has its graph; return a number (`.item()`)."
+    if isinstance(got, Tensor):
+        return "right gradient, but you return a tensor; return a number (`.item()`)."
     if not abs(float(got) - loss.item()) < 1e-6:
         return f"right gradient, but the loss is {float(got):.7g}, the whole batch's {loss.item():.7g}."
     if len(handed) != len(parts) or any(now is not part for now, part in zip(handed, parts, strict=True)):
         return "right gradient, but your list of parts is no longer what it was."
-    if any(part.requires_grad for part in parts):
-        return "right gradient, but the caller's parts require a gradient now."
-    if any(part.grad is not None for part in parts):
-        return "right gradient, but the caller's parts have a .grad now, as large as they are."
-    return kept.fault()
+    return fault_of_rows(parts) or kept.fault()
 
 
 def _flat(model: nn.Module) -> Tensor:

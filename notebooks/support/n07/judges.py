@@ -17,7 +17,7 @@ from lib.saved import SavedTensors
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.kit.values import NO_RETURN
-from support.n07.kept import Kept, mix_modes
+from support.n07.kept import Kept, fault_of_rows, mix_modes, per_cent
 
 NONE = f"your function {NO_RETURN}."
 
@@ -141,7 +141,27 @@ def fault_of_accumulate(answer: Callable[[nn.Module, Labelled], Any]) -> str:
         fault = _fault_of_step(answer, lengths, case, number)
         if fault:
             return fault if fault == NONE else f"{case}: {fault}"
-    return _fault_of_frozen(answer)
+    return _fault_of_second(answer) or _fault_of_frozen(answer)
+
+
+def _fault_of_second(answer: Callable[[nn.Module, Labelled], Any]) -> str:
+    """Call it twice with one model, then with large numbers: nothing of the first call may be left on it."""
+    model = _Scores()
+    parts = _labelled(LENGTHS[0])
+    larger = [(10 * x, y) for x, y in parts]
+    loss, due = _of_whole_batch(model, larger)  # before an answer's hooks are on it
+    answer(model, parts)
+    got = answer(model, larger)
+    fault = _fault_of_gradient(model, due) or _fault_of_loss(got, loss)
+    return fault and f"a second time with the same model, numbers ten times as large: {fault}"
+
+
+def _of_whole_batch(model: _Scores, parts: Labelled) -> tuple[float, Tensor]:
+    """Return the mean loss over all tokens, and its gradient by the weight of the layer."""
+    scores = torch.cat([model(x).flatten(0, 1) for x, _ in parts])
+    loss = F.cross_entropy(scores, torch.cat([y.flatten() for _, y in parts]))
+    (due,) = torch.autograd.grad(loss, [model.layer.weight])
+    return loss.item(), due
 
 
 def _fault_of_frozen(answer: Callable[[nn.Module, Labelled], Any]) -> str:
@@ -160,9 +180,7 @@ def _fault_of_step(
     model = _Scores()
     mix_modes(model, number)
     parts = _labelled(lengths)
-    scores = torch.cat([model(x).flatten(0, 1) for x, _ in parts])
-    loss = F.cross_entropy(scores, torch.cat([y.flatten() for _, y in parts]))
-    (due,) = torch.autograd.grad(loss, [model.layer.weight])
+    loss, due = _of_whole_batch(model, parts)
     if not number % 2:
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
@@ -176,9 +194,9 @@ def _fault_of_step(
         return NONE
     return (
         _fault_of_gradient(model, due)
-        or _fault_of_loss(got, loss.item())
+        or _fault_of_loss(got, loss)
         or _fault_of_order(watch, lengths)
-        or _fault_of_what_stays(list(zip(handed, given, parts, strict=False)), len(handed))
+        or _fault_of_what_stays(handed, given, parts)
         or kept.fault()
     )
 
@@ -191,7 +209,7 @@ def _fault_of_gradient(model: _Scores, due: Tensor) -> str:
     times = float(found.norm() / due.norm())
     if not off < 1e-9:
         length = f"{times:.2f} times as long as" if abs(times - 1) >= 0.005 else "as long as"
-        return f"the gradient is {length} the whole batch's, and {100 * off:.0f} % of its length away."
+        return f"the gradient is {length} the whole batch's, and {per_cent(off)} of its length away."
     beside = model.unused.grad
     if beside is None:
         return ""
@@ -224,18 +242,15 @@ def _fault_of_order(watch: _Watch, lengths: Lengths) -> str:
     return f"right gradient, but {watch.fault}" if watch.fault else ""
 
 
-def _fault_of_what_stays(
-    parts: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]],
-    count: int,
-) -> str:
-    """parts: of each what the answer's list holds now, what it held, and what its numbers were."""
-    if count != len(parts) or any(now is not before for now, before, _ in parts):
+def _fault_of_what_stays(handed: Labelled, given: Labelled, numbers: Labelled) -> str:
+    """handed: the answer's list as it is now; given: what it held; numbers: what these held."""
+    if len(handed) != len(given) or any(now is not part for now, part in zip(handed, given, strict=True)):
         return "right gradient, but your list of parts is no longer what it was."
-    for _, given, numbers in parts:
-        for name, now, before in zip("xy", given, numbers, strict=True):
-            if not torch.equal(now, before):
+    for part, before in zip(given, numbers, strict=True):
+        for name, now, number in zip("xy", part, before, strict=True):
+            if not torch.equal(now, number):
                 return f"right gradient, but {name} of a micro-batch has other numbers now, also for the next step."
-    return ""
+    return fault_of_rows(tensor for part in given for tensor in part)
 
 
 # ---- join

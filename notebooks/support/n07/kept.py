@@ -1,13 +1,14 @@
-"""What a training step must leave as it was: each module's mode, what is frozen, and torch's random numbers."""
+"""What a training step must leave as it was: weights, modes, what is frozen, torch's random numbers, the rows."""
 
 # mypy: allow-untyped-calls
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def mix_modes(model: nn.Module, seed: int) -> None:
@@ -17,6 +18,21 @@ def mix_modes(model: nn.Module, seed: int) -> None:
         module.training = seed == 0 or chance.random() < 0.5
 
 
+def per_cent(share: float) -> str:
+    """Return a share in per cent, small ones with the digit that they have: no fault is 0 % large."""
+    return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1g} %"
+
+
+def fault_of_rows(tensors: Iterable[Tensor]) -> str:
+    """Say what autograd does with the caller's tensors that it didn't do before, "" if nothing."""
+    for tensor in tensors:
+        if tensor.requires_grad:
+            return "right gradient, but the caller's parts require a gradient now."
+        if tensor.grad is not None:
+            return "right gradient, but the caller's parts have a .grad now, as large as they are."
+    return ""
+
+
 class Kept:
     """See before an answer what is to be seen after it."""
 
@@ -24,6 +40,7 @@ class Kept:
         self._model = model
         self._modes = {name: module.training for name, module in model.named_modules()}
         self._frozen = [each for each in model.parameters() if not each.requires_grad]
+        self._weights = [each.detach().clone() for each in model.parameters()]
         self._random = torch.get_rng_state()
 
     def fault(self) -> str:
@@ -33,6 +50,8 @@ class Kept:
                 which = f"its module {name}" if name else "the model"
                 mode = "train" if module.training else "eval"
                 return f"right gradient, but {which} is left in {mode} mode, which it was not in before."
+        if not all(map(torch.equal, self._model.parameters(), self._weights)):
+            return "right gradient, but a weight has other numbers now: the step is the optimizer's."
         if any(each.requires_grad for each in self._frozen):
             return "right gradient, but a frozen weight requires a gradient now."
         if any(each.grad is not None for each in self._frozen):

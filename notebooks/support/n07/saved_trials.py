@@ -307,14 +307,17 @@ class _Broken(Exception):
 
 
 def _fault_of_broken(answer: Any) -> str:
-    """Let forward raise: the hooks must be off all the same."""
+    """Let forward raise: the hooks must be off all the same, and the error must arrive."""
+    arrived = list[_Broken]()
 
     def breaks() -> None:
         raise _Broken
 
     def tried(forward: Callable[[], Any], there: list[Tensor]) -> None:
-        with suppress(_Broken):
+        try:
             answer(forward, there)
+        except _Broken as error:
+            arrived.append(error)
 
     _, left = _called(tried, breaks, [])
     if left:
@@ -322,6 +325,8 @@ def _fault_of_broken(answer: Any) -> str:
             "right count, but if forward() raises, your hooks stay on, and hold whatever any later cell saves. "
             "A `with` block is left in any case."
         )
+    if not arrived:
+        return "right count, but if forward() raises, its error does not reach the caller."
     return ""
 
 

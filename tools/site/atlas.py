@@ -19,8 +19,9 @@ import multiprocessing
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,7 +154,8 @@ def stops_of(
     ordered: sliders that the text tells to move. sample: of at most so many settings, for a test: some controls
     stand still.
     """
-    stops = chosen_stops(explorer, limit, keep, ordered)
+    with remembering():
+        stops = chosen_stops(explorer, limit, keep, ordered)
     if sample is None:
         return stops
     for name, control in explorer.controls.items():
@@ -196,7 +198,7 @@ def frames_of(explorer: Explorer, stops: Stops, processes: int = PROCESSES) -> A
     settings = settings_of(stops)
     _drawing.append(explorer)
     try:
-        with remembering():
+        with remembering(), _seldom_collected():
             for values, (text, words, width) in zip(settings, _all_drawn(settings, processes), strict=True):
                 atlas.add(repr(values), cut(text), words, width)
     finally:
@@ -225,8 +227,19 @@ def _begin() -> None:
     import torch
 
     torch.set_num_threads(1)  # the threads that torch had before the fork are not there any more
-    gc.freeze()  # figures are circles of objects: looked for too often, they take a tenth of the time
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Look seldom for circles of objects, which figures are: looked for often, they take a tenth of the time."""
+    thresholds = gc.get_threshold()
+    gc.freeze()
     gc.set_threshold(200_000, 10, 10)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def payload(explorer: Explorer, stops: Stops, atlas: Atlas) -> dict[str, Any]:

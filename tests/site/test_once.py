@@ -8,7 +8,7 @@ from matplotlib.text import Text
 
 from lib.show.style import new_figure, title
 from tools.site import atlas
-from tools.site.once import remembering, unmoved
+from tools.site.once import measured_once, unmoved
 
 
 def draw_lines(high):
@@ -32,7 +32,7 @@ def draw_lines(high):
 def test_a_picture_is_the_same_with_and_without(highs):
     plain = [atlas.svg(draw_lines(high)) for high in highs]
     quick = []
-    with remembering():
+    with measured_once():
         for high in highs:
             figure = draw_lines(high)
             with unmoved():
@@ -49,7 +49,7 @@ def test_a_tick_that_is_changed_alone_changes_alone():
         return atlas.svg(figure)
 
     plain = draw()
-    with remembering():
+    with measured_once():
         assert draw() == plain
 
 
@@ -57,7 +57,7 @@ def test_texts_are_measured_once_for_two_figures(monkeypatch):
     measured = []
     original = Text._get_layout
     monkeypatch.setattr(Text, "_get_layout", lambda text, *others: measured.append(text) or original(text, *others))
-    with remembering():
+    with measured_once():
         atlas.svg(draw_lines(100))
         first = len(measured)
         atlas.svg(draw_lines(100))
@@ -81,7 +81,7 @@ def test_matplotlib_is_as_before_afterwards_also_after_an_error():
     before = [getattr(owner, name) for owner, name in places]
 
     def fail():
-        with remembering(), unmoved():
+        with measured_once(), unmoved():
             assert [getattr(owner, name) for owner, name in places] != before
             raise ZeroDivisionError
 

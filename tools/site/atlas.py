@@ -35,7 +35,7 @@ from matplotlib.text import Text
 from lib.show.explore import Explorer, Slider, Switch
 from lib.show.style import STYLE, alt_text, png, shown_size
 from tools.site.named import Named
-from tools.site.once import remembering, unmoved
+from tools.site.once import measured_once, unmoved
 from tools.site.stops import LIMIT, Stops, chosen_stops
 
 REST = "all of them in the notebook"
@@ -154,7 +154,7 @@ def stops_of(
     ordered: sliders that the text tells to move. sample: of at most so many settings, for a test: some controls
     stand still.
     """
-    with remembering():
+    with measured_once():
         stops = chosen_stops(explorer, limit, keep, ordered)
     if sample is None:
         return stops
@@ -186,7 +186,7 @@ def start_of(explorer: Explorer) -> tuple[str, str, int]:
     """Return the SVG of an explorer's start, its words, its width, drawn as its frames are."""
     _drawing.append(explorer)
     try:
-        with remembering():
+        with measured_once():
             return drawn({name: control.value for name, control in explorer.controls.items()})
     finally:
         _drawing.pop()
@@ -198,7 +198,7 @@ def frames_of(explorer: Explorer, stops: Stops, processes: int = PROCESSES) -> A
     settings = settings_of(stops)
     _drawing.append(explorer)
     try:
-        with remembering(), _seldom_collected():
+        with measured_once(), _seldom_collected():
             for values, (text, words, width) in zip(settings, _all_drawn(settings, processes), strict=True):
                 atlas.add(repr(values), cut(text), words, width)
     finally:

@@ -1,7 +1,7 @@
 """What matplotlib works out again and again for one picture after another, worked out once.
 
-remembering   within it texts are measured, formulas set, fonts looked for once for all figures
-unmoved       within it nothing changes a figure but where its axes lie: ticks that stay are not made and measured anew
+measured_once  within it texts are measured, formulas set, fonts looked for once for all figures
+unmoved        within it nothing changes a figure but where its axes lie: ticks that stay are not made and measured anew
 
 Both change matplotlib's insides for a while and put them back. What comes out is the same, to the last digit: each
 explorer's start is drawn without and with them, and `capture.finish` compares.
@@ -28,11 +28,11 @@ from matplotlib.textpath import TextToPath
 
 #: Answers of one kind that are kept: all that an explorer needs, also one that writes other numbers in each frame.
 MOST = 50_000
-Key = Hashable | None
+_Place = Hashable | None
 
 
 @contextmanager
-def remembering() -> Iterator[None]:
+def measured_once() -> Iterator[None]:
     """Remember measures of texts, formulas and the files of fonts, whichever figure asks."""
     with ExitStack() as stack:
         for owner, name, key in (
@@ -76,7 +76,7 @@ def _replaced(owner: Any, name: str, other: Callable[..., Any]) -> Iterator[None
         setattr(owner, name, before)
 
 
-def _remembered(method: Callable[..., Any], key: Callable[..., Key], known: dict[Any, Any]) -> Callable[..., Any]:
+def _remembered(method: Callable[..., Any], key: Callable[..., _Place], known: dict[Any, Any]) -> Callable[..., Any]:
     """Return a method that is called once for each key; a key of None is never remembered."""
 
     def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,7 +95,7 @@ def _remembered(method: Callable[..., Any], key: Callable[..., Key], known: dict
 # --- on what an answer depends
 
 
-def _of_layout(text: Any, renderer: Any) -> Key:
+def _of_layout(text: Any, renderer: Any) -> _Place:
     """A text lies within its box as its letters, its type and its alignment say, wherever it stands."""
     if text.get_usetex() or text.get_wrap() or text.get_transform_rotates_text():
         return None
@@ -104,27 +104,27 @@ def _of_layout(text: Any, renderer: Any) -> Key:
     return _kind(renderer), text.get_figure(root=True).dpi, *look, *align, _type(text.get_fontproperties())
 
 
-def _of_text(renderer: Any, s: str, prop: FontProperties, ismath: Any) -> Key:
+def _of_text(renderer: Any, s: str, prop: FontProperties, ismath: Any) -> _Place:
     return _kind(renderer), s, _type(prop), ismath
 
 
-def _of_formula(parser: Any, s: str, dpi: float, prop: Any, *flags: Any) -> Key:
+def _of_formula(parser: Any, s: str, dpi: float, prop: Any, *flags: Any) -> _Place:
     return parser._output_type, s, dpi, None if prop is None else _type(prop), *flags
 
 
-def _of_font(manager: Any, prop: Any, *args: Any, **kwargs: Any) -> Key:
+def _of_font(manager: Any, prop: Any, *args: Any, **kwargs: Any) -> _Place:
     if not isinstance(prop, FontProperties):
         return None
     return _type(prop), args, *kwargs.items()
 
 
-def _of_ticks(axis: Any) -> Key:
+def _of_ticks(axis: Any) -> _Place:
     """Which ticks there are depends on the limits and on how much room there is."""
     axes = axis.axes
     return id(axis), *axis.get_view_interval(), axes.bbox.width, axes.bbox.height, axes.figure.dpi
 
 
-def _of_labels(axis: Any, ticks: Any, renderer: Any) -> Key:
+def _of_labels(axis: Any, ticks: Any, renderer: Any) -> _Place:
     return _kind(renderer), *axis.axes.bbox.min, len(ticks), _of_ticks(axis)
 
 

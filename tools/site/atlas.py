@@ -19,8 +19,9 @@ import multiprocessing
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,7 @@ from matplotlib.text import Text
 from lib.show.explore import Explorer, Slider, Switch
 from lib.show.style import STYLE, alt_text, png, shown_size
 from tools.site.named import Named
+from tools.site.once import measured_once, unmoved
 from tools.site.stops import LIMIT, Stops, chosen_stops
 
 REST = "all of them in the notebook"
@@ -46,7 +48,7 @@ NOTHING = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 SVG_DOTS = 72
 #: Where an SVG has lengths, and what is too fine for an eye: beyond a hundredth of a point.
 PLACES = re.compile(r'\bd="[^"]*"|\btranslate\([^)]*\)|\b[xy]="[^"]*"')
-FINE = re.compile(r"(\.\d\d)\d+")
+FINE = re.compile(r"(?<=\.\d\d)\d+")
 #: Names that matplotlib makes of what a marker or a clip looks like, and how much of one tells it from others.
 HASHED = re.compile(r'(?<=["#(])[mpch][0-9a-f]{10}\b')
 SHORT = 6
@@ -97,7 +99,7 @@ def svg(figure: Figure) -> str:
     if headline is not None:  # letters are paths: a phone sets the words anew, as wide as it is
         said = html.escape(" ".join(headline.get_text().split()))
         text = text.replace(f'<g id="{FINDING}"', f'<g id="{FINDING}" data-said="{said}"', 1)
-    text = _shorter_names(PLACES.sub(lambda place: FINE.sub(r"\1", place[0]), text))
+    text = _shorter_names(PLACES.sub(lambda place: FINE.sub("", place[0]), text))
     return re.sub(r"\s*\n\s*", "\n", text)
 
 
@@ -152,7 +154,8 @@ def stops_of(
     ordered: sliders that the text tells to move. sample: of at most so many settings, for a test: some controls
     stand still.
     """
-    stops = chosen_stops(explorer, limit, keep, ordered)
+    with measured_once():
+        stops = chosen_stops(explorer, limit, keep, ordered)
     if sample is None:
         return stops
     for name, control in explorer.controls.items():
@@ -174,7 +177,19 @@ _drawing: list[Explorer] = []  # what the processes draw: it reaches them by for
 def drawn(values: Mapping[str, Any]) -> tuple[str, str, int]:
     """Draw a frame of the explorer in hand: its SVG, its words, its width."""
     figure = _drawing[-1].draw(**values)
-    return svg(figure), alt_text(figure), shown_size(figure)[0]
+    with unmoved():
+        text = svg(figure)
+    return text, alt_text(figure), shown_size(figure)[0]
+
+
+def start_of(explorer: Explorer) -> tuple[str, str, int]:
+    """Return the SVG of an explorer's start, its words, its width, drawn as its frames are."""
+    _drawing.append(explorer)
+    try:
+        with measured_once():
+            return drawn({name: control.value for name, control in explorer.controls.items()})
+    finally:
+        _drawing.pop()
 
 
 def frames_of(explorer: Explorer, stops: Stops, processes: int = PROCESSES) -> Atlas:
@@ -183,8 +198,9 @@ def frames_of(explorer: Explorer, stops: Stops, processes: int = PROCESSES) -> A
     settings = settings_of(stops)
     _drawing.append(explorer)
     try:
-        for values, (text, words, width) in zip(settings, _all_drawn(settings, processes), strict=True):
-            atlas.add(repr(values), cut(text), words, width)
+        with measured_once(), _seldom_collected():
+            for values, (text, words, width) in zip(settings, _all_drawn(settings, processes), strict=True):
+                atlas.add(repr(values), cut(text), words, width)
     finally:
         _drawing.pop()
     return atlas
@@ -211,8 +227,19 @@ def _begin() -> None:
     import torch
 
     torch.set_num_threads(1)  # the threads that torch had before the fork are not there any more
-    gc.freeze()  # figures are circles of objects: looked for too often, they take a tenth of the time
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Look seldom for circles of objects, which figures are: looked for often, they take a tenth of the time."""
+    thresholds = gc.get_threshold()
+    gc.freeze()
     gc.set_threshold(200_000, 10, 10)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def payload(explorer: Explorer, stops: Stops, atlas: Atlas) -> dict[str, Any]:

@@ -231,7 +231,8 @@ def test_a_state_can_be_loaded_twice():
     def load(self, state):
         self.epoch = state.pop("shard")
         self.reset()
-        self.epoch, self.position = state.pop("epoch"), state.pop("position")
+        self.epoch = state.pop("epoch")
+        self.position = state.pop("position")
 
     popping = with_methods(Cursor, save=save, load=load)
     refused(n04.check_cursor(popping), "load is to leave the state as it is")

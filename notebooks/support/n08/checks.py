@@ -92,7 +92,7 @@ check_simulate = Exercise(
     "simulate",
     reference=simulate,
     judge=judged(
-        fault_of_simulate, "every end, in 86 runs of GPipe, 1F1B and others, and 4 deadlocks found."
+        fault_of_simulate, "every end, in 89 runs of GPipe, 1F1B and others, and 4 deadlocks found."
     ),
     mistakes=MISTAKES,
 )
@@ -221,6 +221,10 @@ check_turn_early = Exercise(
                 "Each rank is one forward short before its first backward.": (
                     "min(n - j, m)",
                     "max(1, min(n - j - 1, m))",
+                ),
+                "Each rank is one forward short before its first backward, and the last has none to go back with.": (
+                    "min(n - j, m)",
+                    "min(n - j - 1, m)",
                 ),
                 "Each rank does one forward too many before its first backward.": (
                     "min(n - j, m)",

@@ -123,8 +123,8 @@ def draw_diagonals(clock_cycles: ClockCycles, micro_batches: int, partitions: in
             if i + di >= 0 and j + dj >= 0:
                 arrow(left, (j + dj, i + di), (j, i), gap=(15, 14), zorder=5)
     right.add_patch(Rectangle((clock - 0.5, -0.5), 1, n, facecolor="none", edgecolor=INK, lw=1.6, zorder=4))
-    left.set_title("number: the earliest clock of the pair", fontsize=11, pad=4)
-    right.set_title("number: the micro-batch", fontsize=11, pad=4)
+    left.set_title("number: clock k", fontsize=11, pad=4)
+    right.set_title("number: micro-batch i", fontsize=11, pad=4)
     finding = f"Clock {clock} of 0 … {clocks - 1}: pairs (i, j) with i + j = {clock}: {_written(now)}"
     headline(figure, finding)
     return describe(

@@ -32,7 +32,7 @@ def _told(orders: Orders, most: int = 12) -> str:
 def _tries() -> Iterator[tuple[Orders, Any, float]]:
     """Yield orders that can be run, with costs and a message: small ones first, then whatever the dice give."""
     equal = {"F": [1.0, 1.0], "B": [2.0, 2.0]}
-    yield [[("F", 0)]], equal, 0
+    yield [[("F", 0)]], {"F": [1.0], "B": [2.0]}, 0
     yield SMALL, equal, 0
     yield SMALL, equal, 0.5
     yield SMALL, {"F": [0, 0], "B": [2, 2]}, 0
@@ -41,6 +41,10 @@ def _tries() -> Iterator[tuple[Orders, Any, float]]:
     yield orders_of("F0 F1", "F0 F1"), {"F": [1, 0.5]}, 2
     # R1 stands in front of all, also of what a forward would wait for
     yield orders_of("F0 F1 B0 B1", "R1 F0 F1 B0 B1"), equal | {"R": [1.0, 1.0]}, 0
+    yield orders_of("F0 W1 F1 B0 B1", "F0 B0 F1 B1 W1"), equal | {"W": [1.0, 0.5]}, 0
+    yield orders_of("F0 F1 F2", "F0", ""), {"F": [1.0, 1.0, 1.0]}, 0
+    # each micro-batch alone: every backward takes a visit to each rank
+    yield orders_of(*["F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"] * 5), {"F": [1.0] * 5, "B": [2.0] * 5}, 0
     for m, n, message, make in product((1, 2, 3, 5), (1, 2, 3, 4), (0, 0.25), (gpipe, turn_early)):
         forward = [1 + (j * 7 + m) % 3 for j in range(n)]
         backward = [2 + (j * 5) % 4 for j in range(n)]

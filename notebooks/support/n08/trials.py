@@ -158,7 +158,7 @@ def _fault_of_orders(orders: Any, m: int, n: int) -> str:
     try:
         took = max(simulate(orders, costs).values())
     except RuntimeError as error:
-        return f"{where} the ranks wait for each other for ever ({error})."
+        return f"{where} the orders can't run ({error})."
     held = live_activations(orders)
     least = 3 * (m + n - 1)
     said = []
@@ -302,7 +302,7 @@ def _fault_of_two(orders: Any) -> str:
     try:
         took = max(simulate(orders, {"F": [1] * 3, "B": [2] * 3}).values())
     except RuntimeError as error:
-        return f"the ranks wait for each other for ever ({error})."
+        return f"these orders can't run ({error})."
     if took > 21:
         return f"these orders can run, hold two at most and take {took:g} {_SLOW}"
     return ""

@@ -31,6 +31,14 @@ def test_the_diagonals_tell_the_pairs_of_the_clock_and_one_beyond_the_last_is_th
     assert alt_text(draw(2, 2, 9)) == alt_text(draw(2, 2, 2))
 
 
+def test_the_headings_of_both_grids_stand_apart():
+    for m, n in ((7, 1), (7, 4), (1, 4), (1, 1)):
+        figure = n08.draw_diagonals(clock_cycles, m, n, 0)
+        figure.draw_without_rendering()
+        left, right = (axes.title.get_window_extent() for axes in figure.axes)
+        assert left.x1 < right.x0, (m, n)
+
+
 @pytest.mark.parametrize(("m", "n"), [(4, 4), (1, 5), (12, 6), (7, 1)])
 def test_the_bubble_is_counted_in_the_table_and_its_curves_go_through_the_formula(m, n):
     figure = n08.draw_bubble(clock_cycles, m, n)

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 
+from support.kit.mistakes import edited
 from support.n08 import checks as n08
 from support.n08 import solved
 from support.n08.runs import never_waiting
@@ -58,7 +59,7 @@ def test_other_ways_to_turn_early_pass_also_as_tuples():
         (lambda m, n: never_waiting(m, n), "would do"),
         (lambda m, n: [row[::-1] for row in by_limit(m, n)], "sequence"),
         (lambda m, n: [row + row[-1:] for row in by_limit(m, n)], "2 times"),
-        (lambda m, n: by_limit(m, n)[::-1], "wait for each other"),
+        (lambda m, n: by_limit(m, n)[::-1], "can't run"),
         (lambda m, n: [*by_limit(m, n - 1), by_limit(m, 1)[0]] if n > 2 else by_limit(m, n), "ticks"),
     ],
 )
@@ -66,6 +67,13 @@ def test_a_wrong_turn_is_told_what_it_costs_or_what_it_is_not(wrong, says):
     verdict = n08.check_turn_early(wrong)
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def test_one_forward_short_is_known_also_where_the_last_rank_begins_with_a_backward():
+    short = edited(solved.turn_early, ("min(n - j, m)", "min(n - j - 1, m)"))
+    said = n08.check_turn_early(short).message
+    assert "one forward short" in said
+    assert "each other" not in said  # one rank waits for nobody else
 
 
 def test_only_one_order_holds_so_little_in_that_time():
@@ -126,7 +134,7 @@ def test_1f1b_of_two_ranks_before_a_third_is_told_what_holds_it_up_and_not_that_
         (solved.gpipe(4, 3), "rank 0 holds 4 activations"),
         (solved.gpipe(2, 3), "rank 0 does F2 never"),
         (n08.orders_of("F0 F1 B0 B1 F2 F3 B2 B3", "F1 F0 B0 B1 F2 F3 B2 B3", "F1 B1 F0 B0 F2 B2 F3 B3"), "take 2"),
-        (n08.orders_of("F0 B0 F1 B1 F2 B2 F3 B3", *["F1 B1 F0 B0 F2 B2 F3 B3"] * 2), "wait for each other"),
+        (n08.orders_of("F0 B0 F1 B1 F2 B2 F3 B3", *["F1 B1 F0 B0 F2 B2 F3 B3"] * 2), "can't run"),
         (7, "not int"),
     ],
 )

@@ -137,6 +137,7 @@ def test_as_many_rounds_as_there_are_tasks_are_enough_and_a_number_that_orders_c
         lambda orders: 2 * len(orders),
         lambda orders: len(orders),
         lambda orders: max(map(len, orders)),
+        lambda orders: len(orders) + len(orders[0]),
         lambda orders: 1,
         lambda orders: 10,
         lambda orders: 50,
@@ -160,6 +161,15 @@ def test_a_task_of_another_kind_stands_anywhere_and_a_message_travels_after_what
     verdict = n08.check_simulate(like_a_forward)
     assert verdict.status == "wrong"
     assert "R1 on rank 1 ends at 3, expected 1" in verdict.message
+    only_r_is_other = edited(
+        solved.simulate,
+        ('kind not in "FB" or (kind == "F" and j == 0)', 'kind == "R" or (kind == "F" and j == 0)'),
+        ('if kind == "B" and j == len(orders) - 1', 'if kind != "F" and j == len(orders) - 1'),
+        ("ends.get((kind, i, j - 1 if", 'ends.get((kind if kind == "F" else "B", i, j - 1 if'),
+    )
+    verdict = n08.check_simulate(only_r_is_other)
+    assert verdict.status == "wrong"
+    assert "W1" in verdict.message
     only_while_it_waits = edited(
         solved.simulate,
         (
@@ -170,6 +180,15 @@ def test_a_task_of_another_kind_stands_anywhere_and_a_message_travels_after_what
     verdict = n08.check_simulate(only_while_it_waits)
     assert verdict.status == "wrong"
     assert "its message may still be on its way" in verdict.message
+
+
+def test_the_number_of_ranks_may_be_read_from_the_costs_and_a_rank_may_have_no_task():
+    by_costs = edited(solved.simulate, ("j == len(orders) - 1", 'j == len(costs["F"]) - 1'))
+    assert n08.check_simulate(by_costs)
+    first_task = edited(
+        solved.simulate, ("    while any(left):", "    first = [o[0] for o in left]\n    while any(left):")
+    )
+    assert "IndexError" in n08.check_simulate(first_task).message
 
 
 def test_going_through_all_orders_once_for_each_task_is_slow_and_right():

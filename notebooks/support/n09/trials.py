@@ -166,7 +166,9 @@ def _beyond(task: object) -> str:
         return ""
     said = " (finalized in the worker)" * bool(task.finalized)
     said += f" (computed {task.computed} times)" * (task.computed > 1)
-    said += " (computed in another thread)" * (task.worker not in (None, task.thread))
+    said += " (never computed)" * (task.computed == 0)
+    if task.worker is not None and task.thread not in (None, task.worker):
+        said += " (computed in another thread)"
     return said + " (another was taken before its answer)" * task.taken
 
 

@@ -302,6 +302,12 @@ def worker_with_a_thread_at_a_time(in_queue, out_queue):
     out_queue.put((False, None))
 
 
+def worker_that_computes_nothing(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        out_queue.put((True, (task, task.batch)))
+    out_queue.put((False, None))
+
+
 def answers_of(tasks, in_queues, out_queues):
     for j, task in tasks.items():
         in_queues[j].put(task)
@@ -350,6 +356,7 @@ def plan_that_remembers(compute, batches, n, *queues, known={}):  # noqa: B006  
     "check, answer, says",
     [
         (n09.check_worker, worker_that_takes_all_that_wait, "(another was taken before its answer)"),
+        (n09.check_worker, worker_that_computes_nothing, "seen: True, task 0 and its batch (never computed)."),
         (n09.check_worker, worker_with_a_thread_at_a_time, "(computed in another thread)"),
         (n09.check_run_clock, clock_that_finalizes_before_it_raises, "seen: raised KeyError"),
         (n09.check_run_clock, clock_that_leaves_first, "of task 0; seen: raised the SystemExit of task 1"),

@@ -193,7 +193,7 @@ check_worker = Exercise(
         "Compute a task once, also if it raises: a layer may have counted or drawn something.": twice,
         "A while without tasks is no end: only None ends a worker.": with_a_limit(1.0, last_word=False),
         "A while without tasks is not the end: only None is.": with_a_limit(1.0, last_word=True),
-        "With a thread for each task nobody keeps their order: compute in the worker's own.": thread_for_each,
+        "A partition has one thread for all its tasks: compute in the worker's own.": thread_for_each,
         "Every answer needs a tuple of its own: the scheduler may read it later.": one_answer,
         "Serve tasks in the order in which they were put.": last_come_first,
         "A function that calls itself for each error ends when Python has enough of it: a loop doesn't.": again,
@@ -265,7 +265,9 @@ check_spawn_workers = Exercise(
         "cpu:0 is a CPU, too: ask for the type of the device.": spawning(
             lambda j, device: j if device == torch.device("cpu") else (device.type, device.index or 0)
         ),
-        "Tasks that wait are lost: a None that comes behind them lets them be done.": spawning(empties=True),
+        "Tasks that wait are never computed: the worker must take them all, and None behind them.": spawning(
+            empties=True
+        ),
     },
 )
 
@@ -281,7 +283,10 @@ check_run_clock = Exercise(
         ("ValueError", "late"),
         ("ValueError late", "RuntimeError"),
         ("ValueError", "RuntimeError"),
+        ("ValueError", "SystemExit"),
         (FAILS_LATER, "late"),
+        (FAILS_LATER, "ValueError"),
+        ("works", "works", "ValueError"),  # the next clock is without partition 2
         (NONE, "works"),
         ("SystemExit", "works"),
         (ERROR, "works"),

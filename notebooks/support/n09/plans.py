@@ -20,8 +20,8 @@ from support.kit.raised import in_case
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
 
-PLANS = ((4, 2, "cpu"), (2, 3, "cpu"), (4, 3, "cpu"), (1, 1, "cpu"), (3, 2, "cuda:0"))
-"""Micro-batches, partitions, and on which device they all are."""
+PLANS = ((4, 2, "cpu"), (2, 3, "cpu"), (4, 3, "cpu"), (1, 1, "cpu"), (3, 2, "cuda:0"), (4, 2, "cpu"))
+"""Micro-batches, partitions, and on which device they all are; the last is the first once more."""
 PARTITIONS = 5
 """For how many of them devices are asked that break `backwards`."""
 Route: TypeAlias = tuple[Any, ...]
@@ -87,8 +87,9 @@ class _Partitions:
 
 def fault_of_plan(run_plan: Callable[..., Any], patience: float) -> str:
     """Say what is wrong with the runs of some plans, "" if nothing."""
-    for m, n, device in PLANS:
+    for number, (m, n, device) in enumerate(PLANS):
         case = f"{m} micro-batches, {n} partitions, each on {device}"
+        case += ", once more" * ((m, n, device) in PLANS[:number])
         with in_case(case):
             fault = _fault_in(run_plan, m, n, device, patience)
         if fault:

@@ -75,21 +75,17 @@ class ProbeTask:
         self.finalized: list[tuple[ProbeTask, object]] = []  # run_clock: one list for all tasks of a clock
         self.error = ERRORS.get(kind, RuntimeError)(label)
         self.until: Event | None = None  # what compute waits for besides
-        self.at_work: list[ProbeTask] = []  # worker: one list for all its tasks
-        self.beside = False  # another was at work when this one began
+        self.early: Callable[[], bool] = bool  # worker: says whether another has been taken
+        self.taken = False  # it had
+        self.thread: Thread | None = None  # the one that computed it
+        self.worker: Thread | None = None  # worker: the one that should
         self.batch = BATCHES.get(kind, f"batch of {label}".__str__)()
 
     def compute(self) -> object:
         """Wait for the tasks that should run at the same time; then return the batch, or raise."""
         self.computed += 1
-        self.beside |= bool(self.at_work)
-        self.at_work.append(self)
-        try:
-            return self._compute()
-        finally:
-            self.at_work.remove(self)
-
-    def _compute(self) -> object:
+        self.thread = current_thread()
+        self.taken |= self.early()
         self.ran_in = current_thread().name
         try:
             if self.meeting is not None:
@@ -170,7 +166,10 @@ def _beyond(task: object) -> str:
         return ""
     said = " (finalized in the worker)" * bool(task.finalized)
     said += f" (computed {task.computed} times)" * (task.computed > 1)
-    return said + " (begun before the one before it was done)" * task.beside
+    said += " (never computed)" * (task.computed == 0)
+    if task.worker is not None and task.thread not in (None, task.worker):
+        said += " (computed in another thread)"
+    return said + " (another was taken before its answer)" * task.taken
 
 
 def _of(value: object) -> str:
@@ -218,13 +217,16 @@ def ask_worker(worker: Worker, case: Sequence[str], patience: float) -> Sight:
     if OFTEN in case:
         kinds *= sys.getrecursionlimit() + 100
     tasks = [ProbeTask(f"task {number}", kind) for number, kind in enumerate(kinds)]
-    at_work: list[ProbeTask] = []
-    for task in tasks:
-        task.at_work = at_work
     idle = Hasty()
     in_queue: SimpleQueue[Any] = idle if IDLE in case else SimpleQueue()
     out_queue: SimpleQueue[Any] = SimpleQueue()
+    for behind, task in enumerate(reversed(tasks) if AHEAD in case else ()):
+        task.early = partial(lambda many: in_queue.qsize() < many, behind)
+    for task in tasks if AHEAD in case else ():
+        in_queue.put(task)
     with Aside(partial(worker, in_queue, out_queue)) as aside:
+        for task in tasks:
+            task.worker = aside.runs[0].thread
         if IDLE in case and idle.ran_out.wait(0.05):
             aside.over(0.05)
 
@@ -232,8 +234,6 @@ def ask_worker(worker: Worker, case: Sequence[str], patience: float) -> Sight:
             return _next(out_queue, patience, lambda: not aside.over(0))
 
         if AHEAD in case:
-            for task in tasks:
-                in_queue.put(task)
             answers = [answer() for _ in tasks]  # described when all are here: none may have become another
             said = [_describe(*pair) for pair in zip(answers, tasks, strict=True)]
             if any(told.startswith("no answer") for told in said):

@@ -93,7 +93,7 @@ def endless():
         (n09.check_worker, "The payload is", "seen: an answer of another form: (False, ValueError)"),
         (n09.check_worker, "Call sys.exc_info", "seen: an answer of another form: (False, (None, None, None))"),
         (n09.check_worker, "Without the traceback", "seen: False, its ValueError without a traceback"),
-        (n09.check_worker, "With a thread", "late, works, all are put before the first answer is taken. Expected"),
+        (n09.check_worker, "A partition has one thread", "task 0 and its batch (computed in another thread)"),
         (n09.check_worker, "A while without tasks is no end", "without tasks. Expected: True, task 0 and its batch"),
         (n09.check_worker, "A while without tasks is not", "without tasks. Expected: True, task 0 and its batch"),
         (n09.check_worker, "A batch may be a tuple", "returns a tuple of three, works. Expected: True, task 0 and"),

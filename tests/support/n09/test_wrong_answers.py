@@ -273,18 +273,104 @@ def plan_turned_round(compute, batches, n, in_queues, out_queues):
     return values
 
 
+def worker_that_takes_all_that_wait(in_queue, out_queue):
+    going = True
+    while going:
+        waiting = [in_queue.get()]
+        while not in_queue.empty():
+            waiting.append(in_queue.get())
+        going = not any(task is None for task in waiting)
+        for task in waiting if going else waiting[:-1]:
+            try:
+                out_queue.put((True, (task, task.compute())))
+            except BaseException:
+                out_queue.put((False, sys.exc_info()))
+    out_queue.put((False, None))
+
+
+def worker_with_a_thread_at_a_time(in_queue, out_queue):
+    """Keep the order, but give each task a thread of its own."""
+    while (task := in_queue.get()) is not None:
+        one = SimpleQueue()
+        one.put(task)
+        one.put(None)
+        answers = SimpleQueue()
+        thread = Thread(target=serve, args=(one, answers))
+        thread.start()
+        thread.join()
+        out_queue.put(answers.get())
+    out_queue.put((False, None))
+
+
+def worker_that_computes_nothing(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        out_queue.put((True, (task, task.batch)))
+    out_queue.put((False, None))
+
+
+def answers_of(tasks, in_queues, out_queues):
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    return {j: out_queues[j].get() for j in tasks}
+
+
+def clock_that_finalizes_before_it_raises(tasks, *queues):
+    answers = answers_of(tasks, *queues)
+    for ok, payload in answers.values():
+        if ok:
+            payload[0].finalize(payload[1])
+    for ok, payload in answers.values():
+        if not ok:
+            raise payload[1]
+    return {j: payload[1] for j, (_, payload) in answers.items()}
+
+
+def clock_that_leaves_first(tasks, *queues):
+    """Raise SystemExit and Ctrl-C before any Exception."""
+    answers = answers_of(tasks, *queues)
+    errors = [payload[1] for ok, payload in answers.values() if not ok]
+    for error in sorted(errors, key=lambda error: isinstance(error, Exception)):
+        raise error
+    for task, batch in (payload for _, payload in answers.values()):
+        task.finalize(batch)
+    return {j: payload[1] for j, (_, payload) in answers.items()}
+
+
+def clock_that_remembers(tasks, *queues, answers={}):  # noqa: B006  (kept between the calls)
+    answers |= answers_of(tasks, *queues)
+    for ok, payload in answers.values():
+        if not ok:
+            raise payload[1]
+    for j in tasks:
+        answers[j][1][0].finalize(answers[j][1][1])
+    return {j: answers[j][1][1] for j in tasks}
+
+
+def plan_that_remembers(compute, batches, n, *queues, known={}):  # noqa: B006  (kept between the calls)
+    if (len(batches), n) not in known:
+        known[len(batches), n] = run_plan(compute, batches, n, *queues)
+    return list(known[len(batches), n])
+
+
 @pytest.mark.parametrize(
     "check, answer, says",
     [
+        (n09.check_worker, worker_that_takes_all_that_wait, "(another was taken before its answer)"),
+        (n09.check_worker, worker_that_computes_nothing, "seen: True, task 0 and its batch (never computed)."),
+        (n09.check_worker, worker_with_a_thread_at_a_time, "(computed in another thread)"),
+        (n09.check_run_clock, clock_that_finalizes_before_it_raises, "seen: raised KeyError"),
+        (n09.check_run_clock, clock_that_leaves_first, "of task 0; seen: raised the SystemExit of task 1"),
+        (n09.check_run_clock, clock_that_remembers, "seen: raised ValueError: task 2"),
+        (n09.check_run_plan, plan_that_remembers, "each on cpu, once more: pairs (i, j) that were computed never"),
         (n09.check_worker, worker_that_answers_none_and_goes_on, "when it comes, the thread must end"),
-        (n09.check_worker, threads_in_order, "(begun before the one before it was done)"),
+        (n09.check_worker, threads_in_order, "(computed in another thread). A partition has one thread"),
         (n09.check_worker, worker_that_takes_stop_iteration_for_the_end, "raises StopIteration, works. Expected"),
         (n09.check_worker, worker_that_takes_an_exception_for_an_error, "A batch may be an exception"),
         (n09.check_spawn_workers, spawn_by_identity, "One worker for all CPU partitions"),
         (
             n09.check_spawn_workers,
             partial(spawn_with, in_queue=LifoQueue, out_queue=Queue),
-            "Tasks that wait are lost",
+            "Tasks that wait are never computed",
         ),
         (
             n09.check_spawn_workers,

@@ -81,7 +81,7 @@ def test_live_bytes_name_the_peak_of_each_way_and_a_matrix_of_who_sees_whom_is_c
     assert "alone, but on 4 rows in its micro-batch" in title_of(n07.draw_sees(seen, chunks=3))
     unequal = n07.draw_sees(seen, chunks=5)
     assert "alone, but on up to 3 rows in its micro-batch" in title_of(unequal)
-    assert unequal.axes[1].get_title() == "its micro-batch\ndepends on up to 3 rows"
+    assert unequal.axes[1].get_title("left") == "its micro-batch\ndepends on up to 3 rows"
 
 
 class Deferred(DeferredBatchNorm):

@@ -186,6 +186,12 @@ check_saved_bytes = Exercise(
                 "return tensor.detach()",
                 "return tensor.detach().clone()",
             ),
+            "Two views of one memory count once, and are two tensors: pack returns its own, by detach().": (
+                "saved = {}",
+                "saved = {}; views = {}",
+                "return tensor.detach()",
+                "return views.setdefault(storage.data_ptr(), tensor.detach())",
+            ),
             "Of what is there only the memory counts, not where a slice of it begins: ask for the storage's address.": (
                 "tensor.untyped_storage().data_ptr() for",
                 "tensor.data_ptr() for",

@@ -166,7 +166,9 @@ def _finding(
         return f"{how}: micro-batches with unequal numbers of rows of x and y"
     came = plural(len(parts), "micro-batch", "micro-batches")
     asked = f" where {chunks} were asked for" if len(parts) < chunks else ""
-    return f"{how}: {came}{asked}, {' + '.join(str(len(part[0])) for part in parts)} rows of every tensor"
+    sizes = [len(part[0]) for part in parts]
+    rows = plural(1, "row") if sizes == [1] else f"{' + '.join(map(str, sizes))} rows"
+    return f"{how}: {came}{asked}, {rows} of every tensor"
 
 
 # ---- What micro-batches save in memory.
@@ -315,6 +317,7 @@ def draw_sees(seen: Mapping[str, Callable[[int], Tensor]], *, chunks: int) -> Fi
         rows = len(strong)
         owner = [i for i, part in enumerate(torch.arange(rows).tensor_split(chunks)) for _ in part]
         counts[name] = int(strong.sum(1).max())
+        most = "up to " * (int(strong.sum(1).min()) < counts[name])
         # full: the row itself; pale: another row of its micro-batch; blank: no influence
         shares = (torch.eye(rows) + 0.35 * (1 - torch.eye(rows))) * strong
         shades = [
@@ -330,12 +333,13 @@ def draw_sees(seen: Mapping[str, Callable[[int], Tensor]], *, chunks: int) -> Fi
         axes.set(xticks=[0, rows - 1], yticks=[0, rows - 1])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        axes.set_title(f"{name}\ndepends on {plural(counts[name], 'row')}", fontsize=11)
+        axes.set_title(f"{name}\ndepends on {most}{plural(counts[name], 'row')}", fontsize=11)
     grid[0].set_ylabel("output row")
     others = [name for name, count in counts.items() if count > 1]
+    most = "up to " * (rows % chunks != 0)
     finding = f"{chunks} micro-batch{'es' * (chunks > 1)}: an output row depends on its own input row alone"
     if others:
-        finding += f",\nbut on {max(counts.values())} rows in {' and '.join(others)}"
+        finding += f",\nbut on {most}{max(counts.values())} rows in {' and '.join(others)}"
     headline(figure, finding)
     said = "; ".join(f"{name} {count}" for name, count in counts.items())
     return describe(

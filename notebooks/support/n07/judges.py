@@ -20,6 +20,9 @@ from support.kit.values import NO_RETURN
 from support.n07.kept import Kept, fault_of_rows, mix_modes, per_cent
 
 NONE = f"your function {NO_RETURN}."
+#: Said of what is off by some of float32's last digits, where numbers are float64.
+FLOAT32 = "So small is float32's rounding: a quotient of two tensors of whole numbers is float32."
+FLOAT32_SHARE = 5e-7
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -209,7 +212,8 @@ def _fault_of_gradient(model: _Scores, due: Tensor) -> str:
     times = float(found.norm() / due.norm())
     if not off < 1e-9:
         length = f"{times:.2f} times as long as" if abs(times - 1) >= 0.005 else "as long as"
-        return f"the gradient is {length} the whole batch's, and {per_cent(off)} of its length away."
+        rounded = f" {FLOAT32}" * (off < FLOAT32_SHARE)
+        return f"the gradient is {length} the whole batch's, and {per_cent(off)} of its length away.{rounded}"
     beside = model.unused.grad
     if beside is None:
         return ""
@@ -352,5 +356,6 @@ def _fault_of_statistics(got: Any, norm: nn.BatchNorm1d, *, precise: bool) -> st
                 ", ".join(f"{value:.{10 if near else 3}g}" for value in each.tolist())
                 for each in (found, due)
             )
-            return f"the {name} is {shown}, nn.BatchNorm has {right}."
+            rounded = precise and torch.allclose(found.double(), due, rtol=FLOAT32_SHARE, atol=0)
+            return f"the {name} is {shown}, nn.BatchNorm has {right}.{f' {FLOAT32}' * rounded}"
     return ""

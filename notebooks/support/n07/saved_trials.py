@@ -218,6 +218,7 @@ def fault_of_saved(answer: Any) -> str:
     return (
         _fault_of_graph(answer)
         or _fault_of_address(answer)
+        or _fault_of_halves(answer)
         or _fault_of_dead(answer)
         or _fault_of_broken(answer)
     )
@@ -280,6 +281,17 @@ def _fault_of_address(answer: Any) -> str:
             return (
                 f"right count, but what backward will find reads the memory in another order: {told}.sin()."
             )
+    return ""
+
+
+def _fault_of_halves(answer: Any) -> str:
+    """Let backward go through two views of one memory: it counts once, and each view is saved for itself."""
+    a = random(8, 6).requires_grad_()
+    results = list[Tensor]()
+    answer(lambda: results.append(a[:4] * a[4:]), [])
+    (found,) = torch.autograd.grad(results[0].sum(), [a])
+    if not torch.equal(found, a.detach().roll(4, 0)):
+        return "right count, but backward() of a[:4] * a[4:] now gives another gradient."
     return ""
 
 

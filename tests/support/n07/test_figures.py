@@ -41,6 +41,8 @@ def test_a_tuple_is_cut_alike_refused_or_loses_what_zip_loses():
             lost_y = rows_y - sum(len(y) for _, y in parts)
             assert crossed == 4 * lost_x + 2 * lost_y
             assert ("lost" in title_of(figure)) == bool(lost_x or lost_y)
+    single = n07.draw_tuple(rows=1, rows_y=1, chunks=6, how=n07.SCATTER)
+    assert title_of(single).endswith("where 6 were asked for, 1 row of every tensor")
     figure = n07.draw_tuple(rows=7, rows_y=7, chunks=4, how=n07.SCATTER)
     owners = {cell.cell.index: cell.cell.rank for cell in drawn_cells(figure) if cell.cell.index[1] == "2"}
     assert owners == {"02": 0, "12": 0, "22": 1, "32": 1, "42": 2, "52": 2, "62": 3}
@@ -77,6 +79,9 @@ def test_live_bytes_name_the_peak_of_each_way_and_a_matrix_of_who_sees_whom_is_c
     for values, words in told(partial(n07.draw_sees, seen), n07.SEES_CONTROLS):
         assert words.endswith(f"itself 1; its micro-batch {math.ceil(12 / values['chunks'])}.")
     assert "alone, but on 4 rows in its micro-batch" in title_of(n07.draw_sees(seen, chunks=3))
+    unequal = n07.draw_sees(seen, chunks=5)
+    assert "alone, but on up to 3 rows in its micro-batch" in title_of(unequal)
+    assert unequal.axes[1].get_title("left") == "its micro-batch\ndepends on up to 3 rows"
 
 
 class Deferred(DeferredBatchNorm):

@@ -98,6 +98,20 @@ def writes_into_targets(model, parts):
     return total
 
 
+def weighed_in_float32(model, parts):
+    """Weigh each mean by its share of tokens, and leave both counts tensors of whole numbers."""
+    model.zero_grad()
+    count = sum((y != -100).sum() for _, y in parts)
+    total = 0.0
+    for x, y in parts:
+        own = (y != -100).sum()
+        if own > 0:
+            loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten()) * (own / count)
+            loss.backward()
+            total += loss.item()
+    return total
+
+
 CLEARED = "model.zero_grad()"
 LAST = "return loss.item()"
 ZEROS = "p.grad = torch.zeros_like(p)"
@@ -147,6 +161,7 @@ SET = "setattr(p, 'grad', torch.zeros_like(p))"
             edited(accumulate, ("return total", "return round(total, 3)")),
             "the loss is 1.148, the whole batch's 1.148313",
         ),
+        (weighed_in_float32, "float32's rounding: a quotient of two tensors of whole numbers is float32"),
     ],
 )
 def test_an_accumulate_that_leaves_something_behind_is_refused(wrong, says):
@@ -214,6 +229,10 @@ def hooks_by_hand(forward, there):
     return sum(storage.nbytes() for storage in saved.values())
 
 
+ONE_A_MEMORY = (
+    ("saved = {}", "saved = {}; views = {}"),
+    ("return tensor.detach()", "return views.setdefault(storage.data_ptr(), tensor.detach())"),
+)
 HOLDS = "something outside your function still holds the memory"
 
 
@@ -224,6 +243,7 @@ HOLDS = "something outside your function still holds the memory"
         (edited(saved_bytes, ("tensor.untyped_storage().data_ptr() for", "tensor.data_ptr() for")), "where a slice"),
         (hooks_by_hand, "if forward() raises, your hooks stay on"),
         (edited(saved_bytes, ("tensor.detach()", "tensor.detach().contiguous()")), "at another address: a.T.sin()"),
+        (edited(saved_bytes, *ONE_A_MEMORY), "backward() of a[:4] * a[4:] now gives another gradient. Two views"),
         (less_what_is_there, " there: expected "),
         (edited(saved_bytes, ("not in known", "not in known and tensor.is_floating_point()")), "30 numbers of int64"),
         (edited(saved_bytes, OUTSIDE, (STORAGES, f"{STORAGES}; everything.append(storage)")), HOLDS),
@@ -324,6 +344,14 @@ def into_the_first_mean(sizes, means, variances):
     return mean, squares / (sum(sizes) - 1)
 
 
+def with_float32_shares(sizes, means, variances):
+    n = torch.tensor(sizes)
+    share = (n / n.sum())[:, None]
+    mean = (share * torch.stack(means)).sum(0)
+    squares = ((n - 1)[:, None] * torch.stack(variances) + n[:, None] * (torch.stack(means) - mean) ** 2).sum(0)
+    return mean, squares / (n.sum() - 1)
+
+
 def in_float32(sizes, means, variances):
     return join(sizes, [each.float() for each in means], [each.float() for each in variances])
 
@@ -340,6 +368,7 @@ SPREAD = "(within + between) / (total - 1)"
         (in_place, "variances is no longer what it was"),
         (into_the_first_mean, "And means is no longer what it was"),
         (in_float32, "comes back in float32: digits are lost"),
+        (with_float32_shares, "float32's rounding: a quotient of two tensors of whole numbers is float32"),
         (edited(join, (BOTH, f"return mean, ({SPREAD}).clamp(min=1e-5)")), "channel 0 all -2: the variance is 1e-05, "),
         (taken_off_the_lists, "sizes is no longer what it was"),
         (edited(join, (SPREAD, "sum(n * v for n, _, v in parts) / total")), "weighted by n: the spread between"),

@@ -397,7 +397,9 @@ def _fault_of_both(answer: tuple[Any, Any]) -> str:
     """Try the reader's fence with their depend, and then that depend by itself, with our fence."""
     tied, prepare = answer
     alone = _calling(fence, depend=tied)
-    return fault_of_fence(_calling(prepare, depend=tied)) or fault_of_fence(alone, "depend in a fence of ours: ")
+    return fault_of_fence(_calling(prepare, depend=tied)) or fault_of_fence(
+        alone, "depend in a fence of ours: "
+    )
 
 
 check_fence = Exercise(

@@ -105,7 +105,7 @@ def _told_shapes(given: Tensor, got: Tensor) -> str:
 
 
 def _note_handed(output: Tensor) -> list[str]:
-    """Note, when the node of this tensor has run, what it hands on: "None", the "same" memory, or memory "elsewhere"."""
+    """Note, when the node of this tensor has run, what it hands on: "None", the "same" memory, or some "elsewhere"."""
     noted: list[str] = []
 
     def note(given: tuple[Tensor | None, ...], got: tuple[Tensor | None, ...]) -> None:

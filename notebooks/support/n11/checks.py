@@ -36,7 +36,7 @@ from support.n11.guesses import guess_sequence as guess_sequence
 from support.n11.guesses import guess_ticks as guess_ticks
 from support.n11.on_device import judged_on_devices_too
 from support.n11.runs import engine_order, fenced
-from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_two_nodes
+from support.n11.trials import fault_of_copies, fault_of_engine, fault_of_fence, fault_of_two_nodes
 
 
 def _calling(function: Any, **names: Any) -> Any:
@@ -397,8 +397,10 @@ def _fault_of_both(answer: tuple[Any, Any]) -> str:
     """Try the reader's fence with their depend, and then that depend by itself, with our fence."""
     tied, prepare = answer
     alone = _calling(fence, depend=tied)
-    return fault_of_fence(_calling(prepare, depend=tied)) or fault_of_fence(
-        alone, "depend in a fence of ours: "
+    return (
+        fault_of_fence(_calling(prepare, depend=tied))
+        or fault_of_fence(alone, "depend in a fence of ours: ")
+        or fault_of_copies(tied)
     )
 
 

@@ -372,6 +372,18 @@ def fault_of_fence(answer: Fence, whose: str = "") -> str:
     return ""
 
 
+def fault_of_copies(depend: Callable[[list[Tensor], int], Any]) -> str:
+    """Say which micro-batch lies in other memory when it has been tied."""
+    batches = [torch.ones(2, requires_grad=True) * k for k in (1, 2)]
+    places = [x.data_ptr() for x in batches]
+    with in_case("in depend", MEANINGS):
+        depend(batches, 1)
+    for name, x, place in zip(("i - 1", "i"), batches, places, strict=True):
+        if x.data_ptr() != place:
+            return f"depend copies batches[{name}] into other memory. A tie needs no copy."
+    return ""
+
+
 def _fault_of_fenced(got: _Fenced, ours: _Fenced) -> str:
     if got.gradient != ours.gradient:
         return "the gradient isn't the plain model's. Fork and Join change no value."

@@ -317,6 +317,17 @@ def test_a_wrong_depend_that_fence_does_not_call_is_refused():
     assert n11.check_fence(depend, ties_by_itself)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Fork.apply(batches[i - 1])", "Fork.apply(batches[i - 1].clone())"),
+        ("Join.apply(batches[i], phony)", "Join.apply(batches[i] + 0, phony)"),
+    ],
+)
+def test_a_tie_that_copies_a_micro_batch_is_refused(old, new):
+    refused(n11.check_fence(*edited((depend, fence), (old, new))), "depend copies")
+
+
 def test_a_dead_phony_is_not_taken_for_a_swapped_one():
     dead = edited((depend, fence), ("batches[i], phony)", "batches[i], torch.empty(0))"), names={"torch": torch})
     refused(n11.check_fence(*dead), "Nothing is held back", "have changed places")

@@ -36,7 +36,7 @@ from support.n11.guesses import guess_sequence as guess_sequence
 from support.n11.guesses import guess_ticks as guess_ticks
 from support.n11.on_device import judged_on_devices_too
 from support.n11.runs import engine_order, fenced
-from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_two_nodes
+from support.n11.trials import fault_of_copies, fault_of_engine, fault_of_fence, fault_of_two_nodes
 
 
 def _calling(function: Any, **names: Any) -> Any:
@@ -65,8 +65,8 @@ def forgetful_order() -> list[str]:
 
 HIGHEST = "max(ready, key=lambda node: node._sequence_nr())"
 ENGINES = {
-    "A leaf w has three users in sin(w) + w * w: one edge of sin and two of w * w. You counted nodes, not edges, so "
-    "it ran before sin.": (
+    "A leaf w has two users in sin(w) + w * w, and three edges lead to it. You counted users and not edges, so it ran "
+    "before sin.": (
         "read\n        for x in following(node)",
         "read\n        for x in set(following(node))",
     ),
@@ -104,7 +104,7 @@ check_engine = Exercise(
 # ---- exercise 2: Fork and Join
 
 FORKS = {
-    "clone copies: give the same memory out again, as another tensor.": ("x.detach()", "x.clone()"),
+    "A second tensor over the same memory is no copy.": ("x.detach()", "x.clone()"),
     "The phony's gradient has no elements, it is nothing to be added: hand on grad_x alone.": (
         "return grad_x\n",
         "return grad_x + grad_phony\n",
@@ -206,7 +206,7 @@ COPIES = {
         "next_stream.wait_stream(prev_stream)",
         "prev_stream.synchronize()",
     ),
-    "save_for_backward holds a tensor until backward; a copy of the gradient needs only the streams.": (
+    "A copy of the gradient needs only the streams.": (
         "        return moved(x, prev_stream",
         "        ctx.save_for_backward(x)\n        return moved(x, prev_stream",
     ),
@@ -265,7 +265,7 @@ HALVES = {
         "x, output = ctx.inside = ctx",
     ),
     "The pair goes into `shared` in one order, and out in the other.": ("x, output = ctx", "output, x = ctx"),
-    "Nothing leads to Recompute: the Join is missing, or its result is thrown away.": (
+    "What my_tie returns must come out of a Join that got the phony of Recompute.": (
         "return Join.apply(output, phony)",
         "return output",
     ),
@@ -393,13 +393,24 @@ FENCES = {
 }
 
 
+def _fault_of_both(answer: tuple[Any, Any]) -> str:
+    """Try the reader's fence with their depend, and then that depend by itself, with our fence."""
+    tied, prepare = answer
+    alone = _calling(fence, depend=tied)
+    return (
+        fault_of_fence(_calling(prepare, depend=tied))
+        or fault_of_fence(alone, "depend in a fence of ours: ")
+        or fault_of_copies(tied)
+    )
+
+
 check_fence = Exercise(
     "fence",
     name="depend and fence",
     reference=(depend, fence),
     answers=2,
     judge=judged(
-        lambda answer: fault_of_fence(_calling(answer[1], depend=answer[0])),
+        _fault_of_both,
         "in five pipelines backward runs in the order of a fence that ties every pair, and the edges see to it.",
     ),
     mistakes=famous((depend, fence), FENCES),

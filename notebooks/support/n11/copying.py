@@ -79,7 +79,7 @@ def fault_of_copy_wait(answer: Passages) -> str:
 
 
 def _fault_of_copy(answer: Passages, trip: _Trip) -> str:
-    x = _input(ODD) * 2
+    x = _columns() * 2
     began = len(trip.operations)
     with in_case("in MyCopy.forward", MEANINGS):
         y = answer[0].apply(*trip.copies, x)
@@ -87,13 +87,17 @@ def _fault_of_copy(answer: Passages, trip: _Trip) -> str:
         return f"MyCopy.forward must return one tensor, on the device of next_stream, not {kind_of(y)}."
     if y.device.index != 1:
         return f"MyCopy gave a tensor on {y.device}; next_stream belongs to cuda:1, so it should be there."
-    if y.shape != x.shape or not torch.equal(y.plain, x.plain):
-        return "MyCopy must not change x: its output differs."
+    changed = _told_change(x, y)
+    if changed:
+        return f"MyCopy must not change x: {changed}."
     if y.grad_fn is None:
         return (
             "What MyCopy gave has no node in the graph, so no gradient comes back: nothing may be detached."
         )
     new = trip.operations[began:]
+    other = next((op for op in new if op.kind == "launch" and op.lane.startswith("compute")), None)
+    if other is not None and not other.label.startswith("copy of"):
+        return f"In MyCopy.forward {other.label!r} is launched into {other.lane!r}: Copy uses its two streams alone."
     fault = _fault_of_streams(new, "MyCopy.forward", ("copies", "copies of cuda:1"))
     return fault or _fault_of_waits_in_copy(new)
 
@@ -147,7 +151,7 @@ def _fault_of_wait(answer: Passages, trip: _Trip) -> str:
     here, there = trip.copies
     last = trip.compute[1]
     with in_case("in MyCopy.forward", MEANINGS):
-        y = answer[0].apply(here, there, _input(ODD) * 2)
+        y = answer[0].apply(here, there, _columns() * 2)
     began = len(trip.operations)
     with in_case("in MyWait.forward", MEANINGS):
         z = answer[1].apply(there, last, y)
@@ -160,6 +164,9 @@ def _fault_of_wait(answer: Passages, trip: _Trip) -> str:
         )
     if any(op.kind == "launch" for op in new) or z.block.name != y.block.name:
         return "MyWait launches nothing: it hands on x, in the same memory."
+    changed = _told_change(y, z)
+    if changed:
+        return f"MyWait hands on x as it is: {changed}."
     if z.grad_fn is None or z.grad_fn is y.grad_fn:
         return "What MyWait gave has no node of its own, so backward does not come by."
     return _fault_of_waits(new, "MyWait.forward", there.name, last.name)
@@ -178,6 +185,20 @@ def _fault_of_waits(new: Sequence[Operation], name: str, before: str, after: str
     if others:
         return f"In {name} {others[0]!r} waits for {after!r}; it should be the other way round."
     return ""
+
+
+def _columns() -> Any:
+    """Return a tensor that is no row of floats: who flattens it, makes it contiguous or rounds it changes it."""
+    return torch.full((2, SIZE), 1 / 3, dtype=torch.float64, device="cuda:0").t().requires_grad_()
+
+
+def _told_change(x: Any, y: Any) -> str:
+    """Say how y differs from x in shape, type or numbers, "" for not at all."""
+    if y.shape != x.shape:
+        return f"its shape was {(*x.shape,)} and is {(*y.shape,)}"
+    if y.dtype != x.dtype:
+        return f"it was of {x.dtype} and is of {y.dtype}"
+    return "" if torch.equal(_plain(y), _plain(x)) else "its numbers differ"
 
 
 def _input(value: float) -> Any:

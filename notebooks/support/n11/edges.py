@@ -23,8 +23,13 @@ def fault_of_fork_join(answer: tuple[runs.AutogradFunction, runs.AutogradFunctio
     return _fault_of_fork(answer[0]) or _fault_of_join(*answer) or _fault_of_what_is_kept(*answer)
 
 
+def _strided(value: float) -> Tensor:
+    """Return a leaf that is no row of floats: a copy that is made only of other memory formats or types shows, too."""
+    return torch.arange(1.0, 7.0, dtype=torch.float64).reshape(2, 3).t().mul(value).requires_grad_()
+
+
 def _fault_of_fork(fork: runs.AutogradFunction) -> str:
-    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True) * 2
+    x = _strided(1 / 3) * 2
     with in_case("in MyFork.forward"):
         forked = fork.apply(x)
         fork.apply(x)  # a second one must not take the first one's edge
@@ -32,7 +37,7 @@ def _fault_of_fork(fork: runs.AutogradFunction) -> str:
         return f"MyFork.forward must return two tensors, (x, phony), not {kind_of(forked)}."
     y, phony = forked
     if y.shape != x.shape or not torch.equal(y, x):
-        return "MyFork must not change x: its first output differs."
+        return f"MyFork must not change x: its first output differs{_told_shapes(x, y)}."
     if phony.numel():
         return (
             f"The phony has {phony.numel()} elements. It carries an edge, no data: torch.empty(0) has none."
@@ -53,7 +58,8 @@ def _fault_of_fork(fork: runs.AutogradFunction) -> str:
 
 def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
     ran: list[str] = []
-    x, y = (torch.tensor([1.0, 2.0, 3.0], requires_grad=True) for _ in "ab")
+    x, y = (_strided(1.0) for _ in "ab")
+    to_a, to_b = (torch.full_like(x, value).detach() for value in (0.2, 0.3))  # as x lies: columns, not rows
     far_ahead()
     with in_case("in forward or backward", MEANINGS):
         a, phony = fork.apply(step(step(x, "a0", ran), "a1", ran))
@@ -61,22 +67,26 @@ def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> 
         if not isinstance(start, Tensor):
             return f"MyJoin.forward must return one tensor, not {kind_of(start)}."
         if start.shape != y.shape or not torch.equal(start, y):
-            return "MyJoin must not change x: its output differs."
+            return f"MyJoin must not change x: its output differs{_told_shapes(y, start)}."
         if start.data_ptr() != y.data_ptr():
             return (
                 "MyJoin copies x, number by number. Nothing is to be copied: give the same memory out again."
             )
         b = elsewhere(lambda: step(step(start, "b0", ran), "b1", ran))
-        moved = [_note_moved(y) for y in (a, start)]
-        (2 * a + 3 * b).sum().backward()
-    for name, function, grad, want in (("a", "MyFork", x.grad, 2.0), ("b", "MyJoin", y.grad, 3.0)):
+        handed = [_note_handed(y) for y in (a, start)]
+        (to_a * a + to_b * b).sum().backward()
+    for name, function, grad, want, seen in (
+        ("a", "MyFork", x.grad, to_a, handed[0]),
+        ("b", "MyJoin", y.grad, to_b, handed[1]),
+    ):
         if grad is None or not grad.any():
             given = "Return grad_x; the phony's is not needed." if name == "a" else "Return grad_x, None."
-            return f"{function}.backward returns None: chain {name} gets no gradient. {given}"
-        if not torch.equal(grad, torch.full((3,), want)):
-            return f"The gradient of chain {name} is {grad[0].item():g}, not {want:g}: {function} must not change it."
-    for function, seen in (("MyFork", moved[0]), ("MyJoin", moved[1])):
-        if any(seen):
+            what = "None" if "None" in seen else "zeros"
+            return f"{function}.backward returns {what}: chain {name} gets no gradient. {given}"
+        if not torch.allclose(grad, want, rtol=1e-5):
+            told = f"{grad.flatten()[0].item():g}, not {want.flatten()[0].item():g}"
+            return f"The gradient of chain {name} is {told}: {function} must not change it."
+        if "elsewhere" in seen:
             return (
                 f"What {function}.backward returns lies in other memory than the gradient that it got. Nothing is to "
                 "be copied or computed: hand on that gradient itself."
@@ -89,13 +99,20 @@ def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> 
     return ""
 
 
-def _note_moved(output: Tensor) -> list[bool]:
-    """Note, when the node of this tensor has run, whether the gradient that it hands on lies elsewhere."""
-    noted: list[bool] = []
+def _told_shapes(given: Tensor, got: Tensor) -> str:
+    """Say how the shapes differ, "" if they don't."""
+    return "" if got.shape == given.shape else f", of shape {(*got.shape,)} in place of {(*given.shape,)}"
+
+
+def _note_handed(output: Tensor) -> list[str]:
+    """Note, when the node of this tensor has run, what it hands on: "None", the "same" memory, or some "elsewhere"."""
+    noted: list[str] = []
 
     def note(given: tuple[Tensor | None, ...], got: tuple[Tensor | None, ...]) -> None:
-        if given[0] is not None and got[0] is not None:
-            noted.append(given[0].data_ptr() != got[0].data_ptr())
+        if given[0] is None:
+            noted.append("None")
+        elif got[0] is not None:
+            noted.append("same" if given[0].data_ptr() == got[0].data_ptr() else "elsewhere")
 
     if output.grad_fn is not None:
         output.grad_fn.register_hook(note)

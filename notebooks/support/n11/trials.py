@@ -90,6 +90,7 @@ def fault_of_engine(answer: Callable[[Any], Any]) -> str:
         strangers = [x for x in got if not hasattr(x, "next_functions")]
         if strangers:
             return f"for {name} the list holds {short(strangers[0])}, which is no node."
+        got = [*got]  # what backward may still append comes too late
         real = _really_run(output)
         if [*map(id, got)] != [*map(id, real)]:
             return f"for {name} autograd ran {_told(real)}; yours says {_told(got)}."
@@ -110,7 +111,7 @@ def _name(node: Any) -> str:
 
 
 def _told(nodes: list[Any]) -> str:
-    return " ".join(map(_name, nodes[:12])) + (" …" if nodes[12:] else "")
+    return (" ".join(map(_name, nodes[:12])) or "nothing") + (" …" if nodes[12:] else "")
 
 
 # ---- exercise 4: a checkpoint of two nodes, tied together
@@ -137,10 +138,12 @@ class _Layers:
         self.asks: list[bool] = []  # for a gradient: each new leaf
         self.insides: list[Any] = []  # weak references to each new leaf and to each output that has a graph
         self.edges: list[list[str]] = []  # from each Recompute, to these nodes
+        self.inputs: dict[str, set[int]] = {}  # of each layer: where what it got lies in memory
 
     def layer(self, w: Tensor, label: str) -> Callable[[Tensor], Tensor]:
         def function(x: Tensor) -> Tensor:
             self.ran.append(f"{'R' if torch.is_grad_enabled() else 'F'}{label}")
+            self.inputs.setdefault(label, set()).add(x.data_ptr())
             y = step(torch.tanh(x * w), f"B{label}", self.ran)
             if torch.is_grad_enabled():
                 self.asks.append(x.requires_grad)
@@ -169,6 +172,7 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
         memory: dict[str, Any] = {}
         task = memory, layers.layer(w, f"{j}"), x
         output = step(checkpoint.apply(torch.empty(0, requires_grad=True), *task), f"Wait{j}", ran)
+        waited = output.data_ptr()
         output = elsewhere(tie, output, *task) if j == 0 else tie(output, *task)
         if not isinstance(output, Tensor):
             missing = f"my_tie gave {output}, no tensor; where it returned None, a `return` is missing"
@@ -176,7 +180,12 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
         hung = [node for node in engine_order(output.grad_fn) if _is_of(recompute, node)]
         if len(hung) != j + 1:
             return _Seen(ran, [], _NO_RECOMPUTE, edges)
-        edges.append(_edges_of(next(node for node in hung if node.shared is memory)))
+        own = next((node for node in hung if node.shared is memory), None)
+        if own is None:
+            return _Seen(ran, [], "Recompute got another `shared` than the Checkpoint has", edges)
+        if output.data_ptr() != waited:
+            return _Seen(ran, [], "my_tie returns a copy of the output, in other memory", edges)
+        edges.append(_edges_of(own))
         x = step(output, f"Copy{j}", ran)
         shared.append(memory)
     summed = note_sums(x)
@@ -229,6 +238,8 @@ def _fault_of_insides(
             "an inside is still alive: neither `shared` nor a ctx holds it, but something that outlives backward, "
             "as a class or a list outside"
         )
+    if any(len(places) > 1 for places in layers.inputs.values()):
+        return "the recomputation had begun with a copy of x, in other memory"
     if layers.asks != [True, needs_grad]:
         return "the new leaf of partition 0 asks for a gradient"
     return ""
@@ -286,7 +297,7 @@ def three_at_once(halves: Halves, order: tuple[int, ...]) -> tuple[list[str], li
 
 
 def _fault_of_three(answer: Halves) -> str:
-    case = "with three checkpoints side by side, all of whose insides exist before the first is used,"
+    case = "with three checkpoints side by side, all of whose insides exist before the first is used"
     for order in permutations(range(3)):
         with in_case(case, MEANINGS):
             ran, gradients = three_at_once(answer, order)
@@ -297,7 +308,7 @@ def _fault_of_three(answer: Halves) -> str:
             told = f"the parameters' gradients are {gradients}, not {right}"
         else:
             continue
-        return f"{case} {told}. Each Checkpoint must take the inside of its own pair, which is in `shared`."
+        return f"{case}, {told}. Each Checkpoint must take the inside of its own pair, which is in `shared`."
     return ""
 
 
@@ -349,15 +360,27 @@ def _joins(output: Tensor) -> list[Any]:
     return [node for node in engine_order(output.grad_fn) if "Join" in node.name()]
 
 
-def fault_of_fence(answer: Fence) -> str:
+def fault_of_fence(answer: Fence, whose: str = "") -> str:
     """Compare with ours in five pipelines: the gradient, the order of backward, and the edges that make it."""
     for m, n in ((3, 2), (2, 3), (1, 2), (3, 1), (5, 3)):
-        where = f"for {plural(m, 'micro-batch', 'micro-batches')} in {plural(n, 'partition')}"
+        where = f"{whose}for {plural(m, 'micro-batch', 'micro-batches')} in {plural(n, 'partition')}"
         with in_case(where, MEANINGS):
             got = _fenced(m, n, answer)
         fault = _fault_of_fenced(got, _fenced(m, n, fence))
         if fault:
             return Fault(f"{where} {fault}", f"{where} {got}")
+    return ""
+
+
+def fault_of_copies(depend: Callable[[list[Tensor], int], Any]) -> str:
+    """Say which micro-batch lies in other memory when it has been tied."""
+    batches = [torch.ones(2, requires_grad=True) * k for k in (1, 2)]
+    places = [x.data_ptr() for x in batches]
+    with in_case("in depend", MEANINGS):
+        depend(batches, 1)
+    for name, x, place in zip(("i - 1", "i"), batches, places, strict=True):
+        if x.data_ptr() != place:
+            return f"depend copies batches[{name}] into other memory. A tie needs no copy."
     return ""
 
 

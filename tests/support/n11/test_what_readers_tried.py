@@ -20,6 +20,7 @@ from support.built import (
 from support.kit.mistakes import edited
 from support.n11 import checks as n11
 from support.n11.copying import races_of
+from support.n11.runs import engine_order
 from support.n11.trials import three_at_once
 
 COPYING = (moved, MyCopy, MyWait)
@@ -30,6 +31,19 @@ def refused(verdict, says, *never):
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message
     assert not any(words in verdict.message for words in never), verdict.message
+
+
+# ---- exercise 1
+
+
+def test_a_list_that_backward_fills_is_an_empty_one():
+    def filled_by_backward(root):
+        ran = []
+        for node in engine_order(root):
+            node.register_prehook(lambda *_, node=node: ran.append(node))
+        return ran
+
+    refused(n11.check_engine(filled_by_backward), "yours says nothing")
 
 
 # ---- exercise 2
@@ -44,6 +58,32 @@ def test_a_gradient_that_fork_copies_is_refused(returned):
 def test_a_gradient_that_join_copies_is_refused():
     answer = edited((MyFork, MyJoin), ("return grad_x, None", "return grad_x.clone(), None"))
     refused(n11.check_fork_join(*answer), "What MyJoin.backward returns lies in other memory")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("return x.detach(), torch", "return x.reshape(-1), torch", "MyFork must not change x"),
+        ("return x.detach(), torch", "return x.contiguous().detach(), torch", "MyFork copies x"),
+        ("return x.detach()\n", "return x.reshape(-1)\n", "MyJoin must not change x"),
+        ("return x.detach()\n", "return x.contiguous().detach()\n", "MyJoin copies x"),
+        ("return grad_x\n", "return grad_x.contiguous()\n", "lies in other memory"),
+        ("return grad_x\n", "return grad_x.float()\n", "lies in other memory"),
+        ("return grad_x, None", "return grad_x.contiguous(), None", "lies in other memory"),
+    ],
+)
+def test_what_is_the_same_for_a_row_of_floats_only_is_refused(old, new, says):
+    refused(n11.check_fork_join(*edited((MyFork, MyJoin), (old, new))), says)
+
+
+def test_zeros_are_not_told_to_be_none():
+    answer = edited((MyFork, MyJoin), ("return grad_x\n", "return torch.zeros_like(grad_x)\n"))
+    refused(n11.check_fork_join(*answer), "MyFork.backward returns zeros", "returns None")
+
+
+def test_who_adds_zero_is_not_told_of_a_clone():
+    answer = edited((MyFork, MyJoin), ("x.detach()", "(x + 0)"))
+    refused(n11.check_fork_join(*answer), "MyFork copies x", "clone")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +148,46 @@ def test_a_copy_that_lets_a_stream_wait_for_a_compute_stream_is_refused():
     refused(n11.check_copy_wait(*answer), "wait")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("x.to(target.device)", "x.reshape(-1).to(target.device)", "its shape was (300, 2) and is (600,)"),
+        ("x.to(target.device)", "x.float().to(target.device)", "it was of torch.float64"),
+        ("return moved(x, prev", "return moved(x.contiguous(), prev", "'clone' is launched into 'compute'"),
+        ("return x.detach()", "return x.contiguous()", "in the same memory"),
+        ("return x.detach()", "return x.t()", "MyWait hands on x as it is: its shape was"),
+    ],
+)
+def test_what_is_the_same_for_a_row_of_floats_only_is_no_copy(old, new, says):
+    _, *answer = edited(COPYING, (old, new))
+    refused(n11.check_copy_wait(*answer), says)
+
+
+def test_who_keeps_a_tensor_in_ctx_is_not_told_of_save_for_backward():
+    answer = edited(MyWait, ("return x.detach()", "ctx.x = x\n        return x.detach()"))
+    refused(n11.check_copy_wait(MyCopy, answer), "is kept, and takes memory", "save_for_backward")
+
+
 # ---- exercise 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("apply(phony, shared, function, x)", "apply(phony, shared, function, x.clone())", "with a copy of x"),
+        ("x.detach().requires_grad_", "x.detach().clone().requires_grad_", "with a copy of x"),
+        ("return Join.apply(output, phony)", "return Join.apply(output, phony) + 0", "a copy of the output"),
+        ("(phony, shared, function, x)", "(phony, dict(shared), function, x)", "another `shared`"),
+    ],
+)
+def test_a_copy_of_what_is_handed_on_is_refused(old, new, says):
+    refused(n11.check_halves(*edited(HALVES, (old, new))), says, "StopIteration")
+
+
+def test_a_join_that_got_the_forks_phony_is_not_told_to_be_missing():
+    thrown_away = ("phony = MyRecompute.apply", "MyRecompute.apply")
+    answer = edited(HALVES, thrown_away)
+    refused(n11.check_halves(*answer), "got the phony of Recompute", "Join is missing")
 
 
 @pytest.mark.parametrize("end", ["", "0"])
@@ -222,6 +301,31 @@ def test_a_list_of_its_own_is_told_to_be_nobodys():
 def test_a_wrong_depend_beside_our_fence_spoils_only_the_answer():
     refused(n11.check_fence(lambda batches, i: None, fence), "Nothing is held back")
     assert n11.check_fence(depend, fence)
+
+
+def ties_by_itself(clock, batches, copy):
+    for i, j in clock:
+        if i > 0:
+            batches[i - 1], phony = Fork.apply(batches[i - 1])
+            batches[i] = Join.apply(batches[i], phony)
+        if j > 0:
+            batches[i] = copy(batches[i], j)
+
+
+def test_a_wrong_depend_that_fence_does_not_call_is_refused():
+    refused(n11.check_fence(lambda batches, i: batches, ties_by_itself), "depend in a fence of ours")
+    assert n11.check_fence(depend, ties_by_itself)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Fork.apply(batches[i - 1])", "Fork.apply(batches[i - 1].clone())"),
+        ("Join.apply(batches[i], phony)", "Join.apply(batches[i] + 0, phony)"),
+    ],
+)
+def test_a_tie_that_copies_a_micro_batch_is_refused(old, new):
+    refused(n11.check_fence(*edited((depend, fence), (old, new))), "depend copies")
 
 
 def test_a_dead_phony_is_not_taken_for_a_swapped_one():

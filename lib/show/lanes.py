@@ -38,28 +38,38 @@ def lane_rows(axes: Axes, names: Sequence[str], start: float, end: float, *, tra
     axes.spines["left"].set_visible(False)
 
 
-def bar(
+def bar(axes: Axes, row: float, start: float, width: float, color: str, text: str = "", **look: Any) -> None:
+    """Draw what a lane does from `start` on, with a text in the middle; `look`: as `lane_bars` takes it."""
+    lane_bars(axes, row, [(start, width)], [color], [text], **look)
+
+
+def lane_bars(
     axes: Axes,
     row: float,
-    start: float,
-    width: float,
-    color: str,
-    text: str = "",
+    places: Sequence[tuple[float, float]],
+    colors: Sequence[str],
+    texts: Sequence[str] = (),
     *,
     size: float = FONT,
     height: float = LANE[1],
     ink: str | None = None,
     **look: Any,
 ) -> None:
-    """Draw what a lane does from `start` on, with a text in the middle; `look`: edgecolor, hatch … of the bar."""
-    look = {"facecolor": color, "edgecolor": PAPER, "linewidth": 0.7, **look}
+    """Draw a lane's bars (start, width), each with its colour and a text in its middle: together they are one artist.
+
+    look: edgecolor, hatch … of the bars.
+    """
+    look = {"facecolor": colors, "edgecolor": PAPER, "linewidth": 0.7, **look}
     bottom = row - height / 2
     top = bottom + height
-    corners = [(start, bottom), (start, top), (start + width, top), (start + width, bottom)]
-    axes.add_collection(PolyCollection([corners], **look), autolim=False)  # lane_rows sets the limits
-    if text:
-        above: Any = {"va": "center_baseline", "zorder": look.get("zorder", 1) + 2, **INSIDE}
-        write(axes, start + width / 2, row, text, size=size, color=ink or ink_on(color), **above)
+    corners = [
+        [(start, bottom), (start, top), (start + width, top), (start + width, bottom)] for start, width in places
+    ]
+    axes.add_collection(PolyCollection(corners, **look), autolim=False)  # lane_rows sets the limits
+    above: Any = {"va": "center_baseline", "zorder": look.get("zorder", 1) + 2, **INSIDE}
+    for (start, width), color, text in zip(places, colors, texts, strict=False):
+        if text:
+            write(axes, start + width / 2, row, text, size=size, color=ink or ink_on(color), **above)
 
 
 def idle(axes: Axes, row: float, gaps: Sequence[tuple[float, float]], *, height: float = LANE[1]) -> None:

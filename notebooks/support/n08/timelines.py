@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from string import digits
 from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
@@ -17,7 +18,7 @@ from matplotlib.patches import Patch, Rectangle
 from lib.schedules import Action
 from lib.show.charts import log2_axis, row_bars
 from lib.show.explore import steps, whole
-from lib.show.lanes import FONT, bar, idle, lane_rows, ticks
+from lib.show.lanes import FONT, idle, lane_bars, lane_rows, ticks
 from lib.show.schedule_table import stuck
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
 from lib.show.style import (
@@ -29,7 +30,6 @@ from lib.show.style import (
     color_of,
     describe,
     headline,
-    ink_on,
     new_figure,
     styled,
 )
@@ -96,16 +96,15 @@ def draw_rows(axes: Axes, run: TimedRun, end: float) -> None:
         return len(text) * FONT * 0.66 <= span.duration * points - 1.2
 
     # F0; else 0 everywhere
-    whole_names = all(fits(span.label.lstrip("0123456789"), span) for span in run.trace)
+    whole_names = all(fits(span.label.lstrip(digits), span) for span in run.trace)
     for rank, lane in enumerate(run.trace.lanes):
         idle(axes, rank, [(wait.start, wait.end - wait.start) for wait in run.waits if wait.rank == rank])
-        for span in run.trace.only(lane=lane):
-            color = color_of(span.kind)
-            name = span.label.lstrip("0123456789")
-            text = name if whole_names else name[1:]
-            if not fits(text, span):
-                text = ""
-            bar(axes, rank, span.start, span.duration, color, text, ink=ink_on(color))
+        spans = run.trace.only(lane=lane).spans
+        names = [span.label.lstrip(digits) for span in spans]
+        texts = names if whole_names else [name[1:] for name in names]
+        texts = [text if fits(text, span) else "" for text, span in zip(texts, spans, strict=True)]
+        places = [(span.start, span.duration) for span in spans]
+        lane_bars(axes, rank, places, [color_of(span.kind) for span in spans], texts)
     lane_rows(axes, run.trace.lanes, 0, end * 1.004)
     axes.set_xticks([value for value, _ in ticks(0, end, whole=end >= 4)])
 

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from lib.show.charts import bars, beside, legend_pair, log2_axis
 from lib.show.explore import Control, choice, steps, whole
-from lib.show.lanes import bar, idle, lane_rows
+from lib.show.lanes import bar, idle, lane_bars, lane_rows
 from lib.show.sheet import write
 from lib.show.style import (
     BLUE,
@@ -124,9 +124,10 @@ def _draw_clocks(axes: Axes, trace: Trace, chunks: int) -> None:
     end = trace.makespan
     for j, lane in enumerate(trace.lanes):
         idle(axes, j, [(0, end)])
-        for i, span in enumerate(trace.only(lane=lane)):
-            text = str(i) if span.duration > end / 45 else ""
-            bar(axes, j, span.start, span.duration, rank_color(j), text, size=9.5, linewidth=1)
+        spans = trace.only(lane=lane).spans
+        places = [(span.start, span.duration) for span in spans]
+        texts = [str(i) if span.duration > end / 45 else "" for i, span in enumerate(spans)]
+        lane_bars(axes, j, places, [rank_color(j)] * len(spans), texts, size=9.5, linewidth=1)
         write(axes, end * 1.01, j, f"{format_share(trace.busy(lane) / end)} busy", color=MUTED, ha="left")
     for start in sorted({span.start for span in trace}):
         axes.axvline(start, color=INK, linewidth=0.8, linestyle=(0, (3, 3)))

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from lib.show import style
 from lib.show.charts import log2_axis
 from lib.show.explore import steps, whole
-from lib.show.lanes import bar, lane_rows
+from lib.show.lanes import lane_bars, lane_rows
 from lib.show.sheet import arrow, write
 from lib.show.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, RED, TRACK
 from lib.streams.races import HOST, Operation, Race, find_races, waits
@@ -177,13 +177,13 @@ def draw_chunks(chunks: int, copy: float, compute: float, overhead: float, depth
 def draw_lanes(axes: Axes, trace: Trace, limit: float) -> None:
     """Draw a bar for each span; its label where there is room."""
     for row, lane in enumerate(LANES):
-        spans = trace.only(lane=lane)
+        spans = trace.only(lane=lane).spans
         color = LANE_COLORS[lane]
         thin = min(span.duration for span in spans) < limit / 150
         look: dict[str, Any] = {"size": 9.5, "edgecolor": color if thin else PAPER, "height": 0.78}
-        for span in spans:
-            text = span.label if span.duration > limit / 28 else ""
-            bar(axes, row, span.start, span.duration, color, text, **look)
+        places = [(span.start, span.duration) for span in spans]
+        texts = [span.label if span.duration > limit / 28 else "" for span in spans]
+        lane_bars(axes, row, places, [color] * len(spans), texts, **look)
     lane_rows(axes, LANES, 0, limit * 1.01, track=True)
 
 

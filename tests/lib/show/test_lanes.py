@@ -11,8 +11,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from lib.show.lanes import draw_timeline, labels_for, lay_out, ticks
-from lib.show.style import PAPER, alt_text, color_of
+from lib.show.lanes import bar, draw_timeline, labels_for, lane_bars, lane_rows, lay_out, ticks
+from lib.show.style import BLUE, GREEN, PAPER, alt_text, color_of, new_figure, png
 from lib.timeline import Span, Trace
 
 LANES = ("worker", "load", 0), ("model", "step", 1)  # lane, kind, start
@@ -146,3 +146,22 @@ def test_every_text_is_legible_and_inside_the_figure(drawn: dict[str, Any]) -> N
             page = figure.bbox
             inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= page.x1 + 1 and box.y1 <= page.y1 + 1
             assert inside, f"{text.get_text()!r} is cut off: {box}"
+
+
+def test_the_bars_of_a_lane_are_one_artist_and_look_like_bars_one_by_one() -> None:
+    places = [(0, 2), (2, 1), (3, 3)]
+    colors = [BLUE, GREEN, BLUE]
+    texts = ["F0", "", "B0"]
+    pictures = []
+    for together in (True, False):
+        figure, axes = new_figure(4, 1)
+        if together:
+            lane_bars(axes, 0, places, colors, texts)
+            assert len(axes.collections) == 1
+        else:
+            for (start, width), color, text in zip(places, colors, texts, strict=True):
+                bar(axes, 0, start, width, color, text)
+            assert len(axes.collections) == 3
+        lane_rows(axes, ["rank 0"], 0, 6)
+        pictures.append(png(figure))
+    assert pictures[0] == pictures[1]

@@ -83,7 +83,7 @@ COURSE = (
     Chapter("08_pipeline_clock", "Pipeline clock", PIPELINE, (7,), "pipeline\nclock", 50),
     Chapter("09_streams_tasks_workers", "Streams, tasks, workers", PIPELINE, (0, 8), "tasks,\nworkers", 30),
     Chapter(
-        "10_checkpoint_recompute", "Checkpoint and recompute", PIPELINE, (0, 7, 8), "check-\npointing", 75
+        "10_checkpoint_recompute", "Checkpoint and recompute", PIPELINE, (0, 7, 8), "check-\npointing", 100
     ),
     Chapter("11_backward_order", "Backward order", PIPELINE, (8, 9, 10), "backward\norder", 80),
     Chapter("12_gpipe", "GPipe", PIPELINE, (7, 8, 9, 10, 11), "GPipe", 125),

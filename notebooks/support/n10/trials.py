@@ -139,7 +139,7 @@ def fault_of_checkpoint(answer: Any) -> str:
         if got is None or not got.any():
             return f"{name} has no gradient."
         if not torch.allclose(got, want, atol=1e-6):
-            return f"{name}: the gradient is off by {float((got - want).norm() / want.norm()):.0%}."
+            return f"{name}: the gradient is off by {_percent(float((got - want).norm() / want.norm()))}."
     if not undisturbed:
         return "gradients are right, but the random state after backward is another one than before it."
     return (
@@ -148,6 +148,9 @@ def fault_of_checkpoint(answer: Any) -> str:
         or _fault_of_inputs(answer)
         or _fault_of_unused(answer)
         or _fault_of_errors(answer)
+        or _fault_of_what_is_left(answer)
+        or _fault_of_a_second_backward(answer)
+        or _fault_of_drawing_in_backward(answer)
     )
 
 
@@ -192,6 +195,10 @@ def _fault_of_autocast(answer: Any) -> str:
     return ""
 
 
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else f"{100 * share:.1g}%"
+
+
 def _is_off(got: Tensor | None, want: Tensor | None) -> bool:
     """Say whether a gradient is missing or differs by more than rounding in 32 bits explains."""
     if got is None or want is None:
@@ -233,10 +240,78 @@ class _Fails(torch.autograd.Function):
         raise RuntimeError("out of memory")
 
 
+def _refuses(x: Tensor) -> Tensor:
+    raise RuntimeError("out of memory")
+
+
 def _fault_of_errors(answer: Any) -> str:
     with suppress(RuntimeError):
         answer.apply(_Fails.apply, torch.ones(2, requires_grad=True)).sum().backward()
         return "a layer inside raised RuntimeError in its own backward, and nobody heard of it."
+    with suppress(RuntimeError):
+        answer.apply(_refuses, torch.ones(2, requires_grad=True))
+        return "function raised RuntimeError in forward, and nobody heard of it."
+    return ""
+
+
+def _fault_of_what_is_left(answer: Any) -> str:
+    """Hold the output behind backward: what the second forward has made must have gone."""
+    layer = nn.Linear(64, 128)
+    x = torch.ones(64, 64, requires_grad=True)
+    for tensor in (x, *layer.parameters()):
+        tensor.grad = torch.zeros_like(tensor)
+    with LiveTensors() as live:
+        y = answer.apply(layer, x)
+        y.sum().backward()
+        left = live.now - y.nbytes
+    if left >= x.nbytes:
+        return (
+            f"after backward {left // 1024} KiB of the second forward are alive, as long as the output is. "
+            "An attribute of ctx keeps them: names of backward's own would be gone."
+        )
+    return ""
+
+
+def _fault_of_a_second_backward(answer: Any) -> str:
+    passes = list[Tensor]()
+
+    def function(x: Tensor) -> Tensor:
+        y = x.sin()
+        if y.requires_grad:
+            y.register_hook(passes.append)
+        return y.tanh()
+
+    answer.apply(function, torch.ones(3, requires_grad=True)).sum().backward()
+    if len(passes) != 1:
+        return (
+            f"backward went {len(passes)} times through the second forward; once is enough for all gradients."
+        )
+    return ""
+
+
+class _Draws(torch.autograd.Function):
+    """Rounds its gradient by chance, as training in few bits does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return (2 * gradient + torch.rand_like(gradient)).floor()
+
+
+def _fault_of_drawing_in_backward(answer: Any) -> str:
+    following = list[Tensor]()
+    for call in (answer.apply, lambda function, x: function(x)):
+        torch.manual_seed(7)
+        call(_Draws.apply, torch.ones(3, requires_grad=True)).sum().backward()
+        following.append(torch.rand(3))
+    if not torch.equal(*following):
+        return (
+            "a layer draws random numbers in its own backward, and whoever draws next gets other numbers than "
+            "without a checkpoint. Only the second forward belongs under its random state."
+        )
     return ""
 
 

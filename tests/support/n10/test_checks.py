@@ -285,6 +285,76 @@ def test_a_refusal_names_the_line_of_the_second_forward(answer, says, line):
     assert f"`{line}" in message
 
 
+KEEPS_THE_SECOND = of_the_solution(
+    (
+        "            output = ctx.function(*inputs)\n        if output.requires_grad:",
+        "            output = ctx.function(*inputs)\n"
+        "        ctx.second = inputs, output\n"
+        "        if output.requires_grad:",
+    )
+)
+KEEPS_THE_LEAVES = of_the_solution(
+    ("        return None, *(x.grad", "        ctx.leaves = inputs\n        return None, *(x.grad")
+)
+HEARS_NOTHING = of_the_solution(
+    (
+        "        return function(*inputs)",
+        "        try:\n            return function(*inputs)\n"
+        "        except RuntimeError:\n            return inputs[0].clone()",
+    )
+)
+ROUNDS_THE_GRADIENT = of_the_solution(("(output, gradient)", "(output, gradient.bfloat16().float())"))
+
+
+class GoesBackTwice(ByHand):
+    """Asks for the gradients of the inputs, and then for those of the parameters."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        leaves = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.autocast("cpu", ctx.dtype, ctx.enabled):
+            torch.set_rng_state(ctx.state)
+            y = ctx.run(*leaves)
+        if not y.requires_grad:
+            return None, *(None for _ in leaves)
+        asked = [leaf for leaf in leaves if leaf.requires_grad]
+        found = iter(torch.autograd.grad(y, asked, gradient, retain_graph=True, allow_unused=True))
+        y.backward(gradient)
+        return None, *(next(found) if leaf.requires_grad else None for leaf in leaves)
+
+
+class BackwardInsideTheFork(ByHand):
+    """Leaves autocast before it goes backward, and the random state afterwards."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        leaves = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.set_rng_state(ctx.state)
+            with torch.autocast("cpu", ctx.dtype, ctx.enabled):
+                y = ctx.run(*leaves)
+            if y.requires_grad:
+                y.backward(gradient)
+        return None, *(leaf.grad for leaf in leaves)
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (KEEPS_THE_SECOND, "after backward 48 KiB of the second forward are alive"),
+        (KEEPS_THE_LEAVES, "after backward 16 KiB of the second forward are alive"),
+        (GoesBackTwice, "backward went 2 times through the second forward"),
+        (BackwardInsideTheFork, "a layer draws random numbers in its own backward"),
+        (HEARS_NOTHING, "function raised RuntimeError in forward, and nobody heard of it"),
+        (ROUNDS_THE_GRADIENT, "the gradient is off by 0."),
+    ],
+)
+def test_a_checkpoint_with_right_gradients_that_wastes_or_hides_something_is_refused(answer, says):
+    verdict = n10.check_checkpoint(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
 # ---- exercise 2
 
 

@@ -207,6 +207,13 @@ holds_its_output = edits(
 )
 
 
+at_the_last_number = edits(
+    ("numbers = count()", "numbers = []"),
+    ("lambda tensor: next(numbers)", "lambda tensor: numbers.append(tensor.ndim) or len(numbers) - 1"),
+    ("if number not in again:", "if number == len(numbers) - 1:"),
+)
+
+
 def runs_twice_in_forward(function, *inputs):
     function(*inputs)
     return n10.hook_checkpoint(function, *inputs)
@@ -227,6 +234,7 @@ def runs_twice_in_forward(function, *inputs):
         (without_detach, "for one weight the output is dropped, and 64 KiB stay alive"),
         (holds_its_output, "after forward the output is dropped, and"),
         (keeps_every_output, "after forward the output is dropped, and"),
+        (at_the_last_number, "three checkpoints in a row"),
         (runs_twice_in_forward, "in forward the function ran 2 times; once is enough"),
         (built.MyCheckpoint.apply, "so backward can't begin"),
         (built.my_checkpoint, "torch.autograd.grad must fill no .grad"),

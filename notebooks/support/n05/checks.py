@@ -110,7 +110,7 @@ check_file = Exercise(
     methods=("__init__", "__len__", "__getitem__", "__getitems__"),
     judge=judged(
         fault_of_file,
-        "every row, each batch in the order asked for; opened once, nothing held, nothing read in between.",
+        "every row, each batch in the order asked for; opened once, nothing held, at most a page read around a row.",
     ),
     mistakes=famous(
         MyFileDataset,
@@ -271,7 +271,7 @@ check_rank_dataset = Exercise(
                 "seed=self.seed,",
                 "seed=self.seed + self.rank,",
             ),
-            "Let the old rows go before you read the new ones: self.rows = None.": (
+            "Let the old rows go before you read the new ones: set all that holds them to None.": (
                 "        self.rows = None\n",
                 "",
             ),
@@ -321,8 +321,8 @@ check_epoch = Exercise(
                 "range(dataset.mini_epochs - 1)",
             ),
             "The loader takes what is in memory when it is iterated: load, then deal, in turn.": (
-                "        dataset.load(epoch, mini_epoch)\n        yield from",
-                "        dataset.load(epoch, mini_epoch)\n    for _ in range(dataset.mini_epochs):\n        yield from",
+                "        dataset.load(epoch, mini_epoch)\n        if",
+                "        dataset.load(epoch, mini_epoch)\n    for _ in range(dataset.mini_epochs):\n        if",
             ),
             "Hand out the batches of a mini-epoch before you load the next one.": (
                 "    for mini_epoch in",

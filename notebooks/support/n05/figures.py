@@ -69,7 +69,7 @@ def draw_holders(*, way: str, world_size: int, workers: int) -> Figure:
             y += 1
         y += 0.35
     finding = {
-        "naive": f"{copies} processes hold all {HELD_ROWS} rows: {private} in memory",
+        "naive": f"{copies} process{'es hold' if copies > 1 else ' holds'} all {HELD_ROWS} rows: {private} in memory",
         "server": f"The server holds all {HELD_ROWS} rows once; nobody else holds any",
         "rank": f"Each rank holds {private // world_size} of {HELD_ROWS} rows; its workers share them",
     }

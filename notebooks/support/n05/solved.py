@@ -115,4 +115,6 @@ def epoch_batches(dataset: Any, epoch: int, **options: Any) -> Iterator[Any]:
     """Exercise 5: the batches of an epoch, from new workers for each mini-epoch."""
     for mini_epoch in range(dataset.mini_epochs):
         dataset.load(epoch, mini_epoch)
+        if not len(dataset):
+            continue  # a loader that shuffles refuses an empty dataset
         yield from DataLoader(dataset, **options)

@@ -111,7 +111,7 @@ def fault_of_packed(make: Any) -> str:
         nothing = make([])
         fault = difference_told(
             (len(nothing), nothing.offsets.tolist()), (0, [0]), "of [], len and self.offsets"
-        )
+        ) or fault_of_width(nothing.offsets, "of no rows, self.offsets")
     if fault:
         return fault
     with in_case(f"for {len(MANY)} rows"):

@@ -77,6 +77,15 @@ def _fault_of_small_jobs(answer: Any) -> str:
         fault = difference_told([row[:9] for row in got], [row[:9] for row in wanted], case)
         if fault:
             return fault
+        case = case.replace("the rows of an epoch", "with shuffle=True the rows of an epoch, sorted,")
+        with in_case(case):
+            dealt = answer(
+                MyRankDataset(Source(MANY[:size]), world, rank, parts), 1, batch_size=2, shuffle=True
+            )
+            got = sorted(row for batch in dealt for row in batch)
+        fault = difference_told([row[:9] for row in got], [row[:9] for row in sorted(wanted)], case)
+        if fault:
+            return fault
     return ""
 
 
@@ -141,10 +150,11 @@ class _Loads(MyRankDataset):
 def _fault_of_loads(answer: Any, parts: int) -> str:
     """Say whether every mini-epoch is loaded once, and not before the batches of the one before are out."""
     dataset = _Loads(Source(MANY[:24]), 2, 0, parts)
-    case = f"for 24 rows, 2 ranks, mini_epochs = {parts}"
-    batches_of = [-(-len(dataset.ids(0, part)) // 2) for part in range(parts)]
+    epoch = parts // 4  # not always the first one
+    case = f"for 24 rows, 2 ranks, mini_epochs = {parts}, epoch {epoch}"
+    batches_of = [-(-len(dataset.ids(epoch, part)) // 2) for part in range(parts)]
     with in_case(case):
-        dealt = iter(answer(dataset, 0, batch_size=2))
+        dealt = iter(answer(dataset, epoch, batch_size=2))
         for part, batches in enumerate(batches_of):
             for number in range(batches):
                 if next(dealt, None) is None:
@@ -195,19 +205,29 @@ def _fault_of_options(answer: Any) -> str:
 class _Broken(MyRankDataset):
     """A rank's dataset one row of which cannot be read."""
 
+    kind: type[Exception]
+
     def __getitem__(self, i: int) -> Any:
         if i == 2:
-            raise ValueError("a row that cannot be read")
+            raise self.kind("a row that cannot be read")
         return super().__getitem__(i)
 
 
 def _fault_of_errors(answer: Any) -> str:
-    """Say whether an error of a row is lost on its way."""
+    """Say whether an error of a row, or DataLoader's own about its options, is lost on its way."""
+    for kind in (ValueError, RuntimeError, IndexError, OSError):
+        broken = _Broken(Source(MANY[:24]), 2, 0, 2)
+        broken.kind = kind
+        try:
+            _ = [*answer(broken, 0, batch_size=2)]
+        except kind:
+            continue
+        return f"an error of a row, {kind.__name__}, is lost: the epoch goes on without the row's batch."
     try:
-        _ = [*answer(_Broken(Source(MANY[:24]), 2, 0, 2), 0, batch_size=2)]
+        _ = [*answer(MyRankDataset(Source(MANY[:24]), 2, 0, 2), 0, batch_size=0)]
     except ValueError:
         return ""
-    return "an error of a row, a ValueError, is lost: the epoch goes on without the row's batch."
+    return "DataLoader refuses batch_size=0 with a ValueError, and your loop loses it."
 
 
 def _fault_of_seeding(answer: Any) -> str:

@@ -265,7 +265,7 @@ def _fault_of_descriptors(make: Any) -> str:
         after = positions(path)
     again = "open it once, opening costs more than reading 44 bytes"
     if singly or (before and first):
-        return f"the file is opened again for each row: {again}."
+        return f"the file is opened again where a row is read: {again}."
     if together:
         return f"the file is opened again for each batch: {again}."
     if any(before[file] != after[file] for file in before if file in after):

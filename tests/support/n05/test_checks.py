@@ -129,7 +129,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "opened and closed": (
         "file",
-        "opened again for each row: open it once",
+        "opened again where a row is read: open it once",
         (
             "os.open(path, os.O_RDONLY)",
             "path",
@@ -139,7 +139,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "opened and left open": (
         "file",
-        "opened again for each row: open it once",
+        "opened again where a row is read: open it once",
         ("os.open(path, os.O_RDONLY)", "path", "os.pread(self.file,", "os.pread(os.open(self.file, os.O_RDONLY),"),
     ),
     "a position in a text file": (
@@ -352,10 +352,12 @@ def test_other_right_ways_to_pack_load_and_deal_are_accepted():
         part = 0
         while part < dataset.mini_epochs:
             dataset.load(epoch, part)
+            part += 1
+            if not len(dataset):
+                continue
             loader = DataLoader(dataset, **{"shuffle": False, **options})
             yield from loader
             del loader
-            part += 1
 
     right = (
         (checks.check_packed, Counting),

@@ -253,6 +253,8 @@ class ShortPlaces(InTheFilesOrder):
 def with_a_name(dataset, epoch, **options):
     for mini_epoch in range(dataset.mini_epochs):
         dataset.load(epoch, mini_epoch)
+        if not len(dataset):
+            continue
         loader = DataLoader(dataset, **options)
         yield from loader
 
@@ -260,7 +262,7 @@ def with_a_name(dataset, epoch, **options):
 def one_ahead(dataset, epoch, **options):
     for mini_epoch in range(dataset.mini_epochs):
         dataset.load(epoch, mini_epoch)
-        batches = iter(DataLoader(dataset, **options))
+        batches = iter(DataLoader(dataset, **options) if len(dataset) else [])
         following = next(batches, None)
         while following is not None:
             batch = following

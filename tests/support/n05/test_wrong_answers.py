@@ -19,6 +19,11 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "after other rows were packed, too",
         ("self.data =", "type(self).data =", "self.offsets =", "type(self).offsets ="),
     ),
+    "no rows, in floats": (
+        "packed",
+        "of no rows, self.offsets of the type float64",
+        ("np.cumsum([0] + [len(row) for row in encoded])", "np.append([0], np.cumsum([len(row) for row in encoded]))"),
+    ),
     "rows without their spaces": ("packed", "a row with spaces", ("row.encode()", "row.strip().encode()")),
     "bytes with a sign": ("packed", "the type int8, not uint8", ("np.uint8)", "np.int8)")),
     "all text for one row": (
@@ -66,7 +71,7 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     ),
     "opened for each row, beside a file that is kept": (
         "file",
-        "opened again for each row",
+        "opened again where a row is read",
         (
             INIT,
             "self.path = path; " + INIT,

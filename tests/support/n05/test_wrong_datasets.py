@@ -71,6 +71,37 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "        try: yield from DataLoader(dataset, **options)\n        except ValueError: pass",
         ),
     ),
+    "errors of a worker are lost": (
+        "epoch",
+        "an error of a row, RuntimeError, is lost",
+        (
+            "        yield from DataLoader(dataset, **options)",
+            "        try: yield from DataLoader(dataset, **options)\n        except (RuntimeError, IndexError): pass",
+        ),
+    ),
+    "what the loader refuses is taken for an empty mini-epoch": (
+        "epoch",
+        "DataLoader refuses batch_size=0 with a ValueError",
+        (
+            DEAL,
+            "try: loader = DataLoader(dataset, **options)\n        except ValueError: continue\n"
+            "        yield from loader",
+        ),
+    ),
+    "an empty mini-epoch goes to a loader that shuffles": (
+        "epoch",
+        "with shuffle=True the rows of an epoch, sorted,",
+        ("continue", "pass"),
+    ),
+    "the epochs before are loaded, too": (
+        "epoch",
+        "epoch 1: when batch 0 of mini-epoch 0 comes, load was called for [0, 1, 2, 3, 0]",
+        (
+            LOOP,
+            "    for before in range(epoch):\n"
+            "        for part in range(dataset.mini_epochs): dataset.load(before, part)\n" + LOOP,
+        ),
+    ),
     "no load in the same epoch": (
         "rank_dataset",
         "load(0, 1) after load(0, 0) asked the source for no row",
@@ -219,7 +250,7 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     "it ends with the first empty mini-epoch": (
         "epoch",
         "for 3 rows, rank 0 of 5, 2 mini-epochs of [0, 1] rows",
-        (DEAL, "if not len(dataset): return\n        " + DEAL),
+        ("continue", "return"),
     ),
     "the batches of a load in a list": (
         "epoch",

@@ -123,7 +123,7 @@ class Beside:
             f'<div style="flex:2 1 600px"><p style="color:{MUTED};margin:0 0 6px">{ORIGIN}</p>'
             f'<table style="{look}">{"".join(rows)}</table></div>'
             f'<div style="flex:1 1 300px"><b>Yours</b><pre style="{code}">{mine}</pre></div>'
-            f'<details style="flex:1 1 100%"><summary>The licence</summary><pre style="{code}">'
+            f'<details style="flex:1 1 100%"><summary style="color:{INK}">The licence</summary><pre style="{code}">'
             f"{html.escape(LICENSE)}</pre></details></div>"
         )
 

@@ -15,7 +15,7 @@ from lib.show.charts import beside
 from lib.show.explore import steps, switch, whole
 from lib.show.lanes import draw_timeline
 from lib.show.sheet import LEFT, WIDTH, Cell, draw_cell, inch_sheet, name_rank, write
-from lib.show.style import INK, MUTED, PAPER, describe, new_figure, styled, title
+from lib.show.style import INK, MUTED, PAPER, alt_text, describe, new_figure, styled, title
 from lib.text import format_bytes, format_share, format_time, plural
 from lib.timeline import Span, Trace
 from support.n06.costs import WAYS, border
@@ -209,14 +209,18 @@ def draw_overlap(
     """Draw the predicted timeline of a step: what the bucket size, the network and waiting do to its end."""
     trace = plan(layers, (first, per_bucket), network, latency, afterwards)
     waited = trace.only(kind="step").start - layers
-    calls = len(trace.only(kind="transfer"))
+    reduces = trace.only(kind="transfer").spans
+    calls = len(reduces)
     hidden = format_share(hidden_share(trace))
-    return draw_timeline(
+    figure = draw_timeline(
         predicted=trace,
         title=f"{plural(calls, 'bucket')}: {hidden} of the all-reduce hidden, backward() waits {waited:.1f} ticks",
         unit="clock",
         bubbles=True,
     )
+    # the sums may be equal where the buckets differ
+    each = ", ".join(f"{span.duration:.1f}" for span in reduces)
+    return describe(figure, f"{alt_text(figure)} Ticks of each all-reduce: {each}.")
 
 
 def hidden_share(trace: Trace) -> float:

@@ -140,8 +140,8 @@ def _fault_of_a_block_twice(job: Callable[..., Any]) -> str:
 
     def drawn():
         given = drawn_7(5, 2, 0.5)
-        first, second = given["blocks"]
-        return {**given, "blocks": nn.ModuleList([first, second, first])}
+        blocks = given["blocks"]
+        return {**given, "blocks": nn.ModuleList([*blocks, blocks[0]])}
 
     where = "with a block that stands at two places"
     trial = {**drawn(), "seed": 5, "steps": 3, "learning_rate": 0.1}

@@ -10,7 +10,7 @@ from typing import Any
 
 from support.kit.judged import Fault
 from support.kit.raised import named
-from support.n16.state_runs import MORE, Training, equal, go_on, new_run, same, saved
+from support.n16.state_runs import MORE, Training, equal, go_on, new_run, same_state, saved
 
 
 def fault_of_damage(write: Any, read: Any, path: Path) -> str:
@@ -51,7 +51,7 @@ def fault_of_damage(write: Any, read: Any, path: Path) -> str:
             return f"load neither loads a file {what} nor refuses it: it returns {found}, and the job begins anew."
         wrong = {
             "weights": not equal(model, run[0]),
-            "optimizer": not same(optimizer.state_dict(), run[1].state_dict()),
+            "optimizer": not same_state(optimizer.state_dict(), run[1].state_dict()),
             "return value": found != MORE,
         }
         if any(wrong.values()):
@@ -82,7 +82,7 @@ def fault_of_another_file(write: Any, read: Any, path: Path) -> str:
         return f"{put_back} gives the newer state, which is not what stands there."
     wrong = {
         "weights": not equal(run[0], older[0]),
-        "optimizer": not same(run[1].state_dict(), older[1].state_dict()),
+        "optimizer": not same_state(run[1].state_dict(), older[1].state_dict()),
     }
     for part in (each for each, is_wrong in wrong.items() if is_wrong):
         return f"{put_back}, into a run that has trained already, gives another state than it holds: {part}."

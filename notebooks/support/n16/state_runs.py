@@ -42,7 +42,8 @@ def _executed(pair: tuple[Any, Any], ending: str) -> tuple[Any, Any]:
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     space: dict[str, Any] = {"__name__": "state"}
     exec(compile(text, file, "exec"), space)
-    write, read = (space.get(answer.__name__, answer) for answer in pair)
+    write = space.get(pair[0].__name__, pair[0])
+    read = space.get(pair[1].__name__, pair[1])
     return write, read
 
 
@@ -87,10 +88,10 @@ def go_on(run: Training, steps: range) -> None:
 
 def equal(one: nn.Module, other: nn.Module) -> bool:
     """Compare weights and buffers."""
-    return same(dict(one.state_dict()), dict(other.state_dict()))
+    return same_state(dict(one.state_dict()), dict(other.state_dict()))
 
 
-def same(one: Any, other: Any) -> bool:
+def same_state(one: Any, other: Any) -> bool:
     """Compare what a state_dict holds; a list is as good as a tuple."""
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and torch.equal(one, other)
@@ -98,10 +99,12 @@ def same(one: Any, other: Any) -> bool:
         return (
             isinstance(other, dict)
             and one.keys() == other.keys()
-            and all(same(value, other[key]) for key, value in one.items())
+            and all(same_state(value, other[key]) for key, value in one.items())
         )
     if isinstance(one, (list, tuple)):
-        return isinstance(other, (list, tuple)) and len(one) == len(other) and all(map(same, one, other))
+        return (
+            isinstance(other, (list, tuple)) and len(one) == len(other) and all(map(same_state, one, other))
+        )
     return bool(one == other)
 
 

@@ -32,7 +32,7 @@ from support.n16.state_runs import (
     go_on,
     in_one_process,
     new_run,
-    same,
+    same_state,
     saved,
     small_run,
 )
@@ -82,7 +82,7 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
         go_on(first, range(3))
         with in_case("the first save", FILE_OF_ITS_OWN):
             more = saved(write, path, first)
-        if not same(more, MORE):
+        if not same_state(more, MORE):
             new = ", ".join(str(key) for key in more if key not in MORE)
             now = f"it now has {new}, too" if new else f"it is now {more}"
             return f"save has changed the dictionary more, which belongs to its caller: {now}."
@@ -104,7 +104,7 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
             return "after load the optimizer has no state of its own: it begins as on the first day."
         for was, group in zip(first[1].param_groups, again[1].param_groups, strict=True):
             for name in was:
-                if name != "params" and not same(was[name], group.get(name)):
+                if name != "params" and not same_state(was[name], group.get(name)):
                     return Fault(
                         f"{name} of a group of parameters was {_short(was[name])} when the state was saved; "
                         f"after load it is {_short(group.get(name))}.",

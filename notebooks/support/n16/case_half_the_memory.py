@@ -131,8 +131,24 @@ def fault_of_7(job: Callable[..., Any]) -> str:
         if said:
             return with_evidence(said, found)
     (stand,) = found[-1]
-    said = unfinished("without recompute", [stand]) or _fault_without(stand)
+    said = unfinished("without recompute", [stand]) or _fault_without(stand) or _fault_of_a_block_twice(job)
     return with_evidence(said, found)
+
+
+def _fault_of_a_block_twice(job: Callable[..., Any]) -> str:
+    """Run it with one block at two places, where each has a draw of its own."""
+
+    def drawn():
+        given = drawn_7(5, 2, 0.5)
+        blocks = given["blocks"]
+        return {**given, "blocks": nn.ModuleList([*blocks, blocks[0]])}
+
+    where = "with a block that stands at two places"
+    trial = {**drawn(), "seed": 5, "steps": 3, "learning_rate": 0.1}
+    ((stand,),) = ends_of_trials(job, 1, [trial])
+    return unfinished(where, [stand]) or _fault_of_weights(
+        where, stand.value, of_one_that_keeps(5, 3, **drawn())
+    )
 
 
 def _fault_without(stand: Stand) -> str:

@@ -82,7 +82,13 @@ def drawn_11(seed: int, lengths: Sequence[int]) -> dict[str, Any]:
 
 
 #: Seed, lengths, length of a row.
-TRIALS = ((1, (5, 4, 6, 3), 10), (2, (9, 2, 2, 3, 7, 1, 5), 16), (3, (4, 4), 4), (4, (3, 8, 2, 6, 6), 40))
+TRIALS = (
+    (1, (5, 4, 6, 3), 10),
+    (2, (9, 2, 2, 3, 7, 1, 5), 16),
+    (3, (4, 4), 4),
+    (4, (3, 8, 2, 6, 6), 40),
+    (5, (4, 4, 3, 3, 2, 5), 7),
+)
 
 
 def fault_of_11(job: Callable[..., Any]) -> str:
@@ -95,13 +101,15 @@ def fault_of_11(job: Callable[..., Any]) -> str:
     for (_, lengths, length), trial, stands in zip(TRIALS, trials, found, strict=False):
         where = f"with texts of {', '.join(map(str, lengths))} tokens and rows of {length}"
         due = loss_of_each_alone(trial["texts"], trial["embedding"], trial["places"])
-        said = unfinished(where, stands) or _fault_of_loss(where, stands[0], due, _rows(lengths, length))
+        said = unfinished(where, stands) or _fault_of_loss(
+            where, stands[0], due, _rows(lengths, length), length
+        )
         if said:
             return with_evidence(said, found)
     return ""
 
 
-def _fault_of_loss(where: str, stand: Stand, due: float, rows: int) -> str:
+def _fault_of_loss(where: str, stand: Stand, due: float, rows: int, row_length: int) -> str:
     got, looks = stand.value
     loss, many = map(scalar_of, got) if isinstance(got, tuple) and len(got) == 2 else (None, None)
     if not isinstance(loss, (int, float)) or not isinstance(many, (int, float)):
@@ -110,8 +118,10 @@ def _fault_of_loss(where: str, stand: Stand, due: float, rows: int) -> str:
         return f"{where} it takes {many} rows, where {rows} are enough."
     if not abs(float(loss) - due) < 1e-6:
         return f"{where} the loss is {loss:.4f}; each text read alone, it is {due:.4f}."
-    if looks > rows:
-        return f"{where} tokens look back in {looks} pieces, where there are {rows} rows to read."
+    if len(looks) > rows:
+        return f"{where} tokens look back in {len(looks)} pieces, where there are {rows} rows to read."
+    if max(looks, default=0) > row_length:
+        return f"{where} {max(looks)} tokens are read at once; a row holds {row_length} at most."
     return ""
 
 

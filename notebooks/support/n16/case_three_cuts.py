@@ -109,7 +109,7 @@ def _fault_of_stages(where: str, stands: list[Stand], due: list[Tensor]) -> str:
         apart = max((one - other).abs().max().item() for one, other in zip(got, own, strict=True))
         if not apart < 1e-5:  # clipping divides by the norm and 1e-6
             return (
-                f"{where} rank {rank} ends with weights that are up to {apart:.3f} from those of one stage."
+                f"{where} rank {rank} ends with weights that are up to {apart:.2g} from those of one stage."
             )
         layers = each // 2  # a weight and a bias
         runs = sum(kind == "F" for kind, _ in noted)

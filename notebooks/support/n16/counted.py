@@ -166,7 +166,7 @@ def note_messages(dist, tasks):
 
 
 def with_looks_counted(dist, name, **given):
-    looks = [0]
+    looks = []
     places = (
         (torch.Tensor, "softmax"),
         (torch, "softmax"),
@@ -177,7 +177,8 @@ def with_looks_counted(dist, name, **given):
 
     def counting(function):
         def count(*inputs, **named):
-            looks[0] += 1
+            seen = inputs[1] if function is kept[-1] else inputs[0]  # the keys, or the scores
+            looks.append(seen.shape[-2 if function is kept[-1] else -1])
             return function(*inputs, **named)
 
         return count
@@ -185,7 +186,7 @@ def with_looks_counted(dist, name, **given):
     for (owner, function), whole in zip(places, kept, strict=True):
         setattr(owner, function, counting(whole))
     try:
-        return globals()[name](dist, **given), looks[0]
+        return globals()[name](dist, **given), looks
     finally:
         for (owner, function), whole in zip(places, kept, strict=True):
             setattr(owner, function, whole)

@@ -6,15 +6,12 @@ every line of Python that runs inside `save`, the libraries' included.
 
 from __future__ import annotations
 
-import linecache
 import os
 import shutil
-import struct
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from copy import deepcopy
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,18 +22,27 @@ from torch import nn
 from support.kit.judged import Fault
 from support.kit.raised import in_case, named
 from support.kit.source import module_text
+from support.n16.state_damage import fault_of_another_file, fault_of_damage
+from support.n16.state_runs import (
+    FILE,
+    MORE,
+    Training,
+    as_in_the_job,
+    equal,
+    go_on,
+    in_one_process,
+    new_run,
+    same_state,
+    saved,
+    small_run,
+)
 from support.n16.warm import on_ranks
 
-WIDTH = (
-    96  # a layer of 74 KB, and Adam's moments twice as much: more than any file object keeps in its buffer
-)
 FILE_OF_ITS_OWN = {
     "is not defined": "save and load go into a file of their own, which imports io, os, zlib and torch: import or "
     "define anything else inside the function."
 }
-FILE = "<state.py"
 FOLDER_MADE = "save makes a folder of its own; the folder of path is the only one that it may use."
-MORE: Any = {"step": 3, "dealer": {"epoch": 0, "consumed": 180}}
 
 
 class _Interrupted(BaseException):
@@ -45,9 +51,6 @@ class _Interrupted(BaseException):
 
 class _FolderMade(BaseException):
     """There is a folder beside the file."""
-
-
-Training = tuple[nn.Module, torch.optim.Optimizer]
 
 
 def fault_of_state(pair: tuple[Any, Any]) -> str:
@@ -59,85 +62,13 @@ def fault_of_state(pair: tuple[Any, Any]) -> str:
         return (
             _fault_of_loading(write, read, path)
             or _fault_of_loading_elsewhere(pair, write, path)
-            or _fault_of_saving(write, path, _new(3))
-            or _fault_of_saving(write, path, _small())
+            or _fault_of_saving(write, path, new_run(3))
+            or _fault_of_saving(write, path, small_run())
             or _fault_of_the_first_save(write, path)
             or _fault_of_what_is_left(write, read, path)
-            or _fault_of_damage(write, read, path)
+            or fault_of_damage(write, read, path)
+            or fault_of_another_file(*in_one_process(pair), path)
         )
-
-
-def as_in_the_job(pair: tuple[Any, Any], name: str) -> Any:
-    """Return save or load as a process of its own would have it, or as it is where there is no text of it.
-
-    The two are executed apart: what one has kept in memory the other does not find, as after a restart.
-    """
-    answer = pair[0] if name == "save" else pair[1]
-    try:
-        text = module_text(*pair)
-    except ValueError:
-        return answer
-    file = f"{FILE} for {name}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    space: dict[str, Any] = {"__name__": "state"}
-    exec(compile(text, file, "exec"), space)
-    return space.get(answer.__name__, answer)
-
-
-# ---- a small run: two groups of parameters, batch statistics, and a schedule of all that a group holds
-
-
-def _new(seed: int, momentum: bool = False) -> Training:
-    random = torch.Generator().manual_seed(seed)
-    first = nn.Linear(WIDTH, WIDTH)
-    model = nn.Sequential(first, nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 3)).double()
-    for parameter in model.parameters():
-        parameter.data = 0.1 * torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-    others = [*model.parameters()][2:]
-    groups: list[dict[str, Any]] = [{"params": [*first.parameters()]}, {"params": others, "lr": 0.02}]
-    if momentum:
-        return model, torch.optim.SGD(groups, lr=0.01, momentum=0.9)
-    return model, torch.optim.Adam(groups, lr=0.01)
-
-
-def _small() -> Training:
-    """Return a state of 2 KB, which a file object can keep in its buffer as a whole."""
-    model = nn.Linear(1, 1)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1)
-
-
-def _go_on(run: Training, steps: range) -> None:
-    model, optimizer = run
-    for step in steps:
-        random = torch.Generator().manual_seed(step)
-        rows = torch.randn(8, WIDTH, generator=random, dtype=torch.float64)
-        optimizer.zero_grad()
-        model(rows).square().mean().backward()
-        optimizer.step()
-        for group in optimizer.param_groups:  # what a schedule does; OneCycleLR has one for the betas, too
-            group["lr"] *= 0.8
-            group["weight_decay"] += 0.001
-            if "betas" in group:
-                group["betas"] = tuple(0.99 * beta for beta in group["betas"])
-
-
-def _equal(one: nn.Module, other: nn.Module) -> bool:
-    return _same(dict(one.state_dict()), dict(other.state_dict()))
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Compare what a state_dict holds; a list is as good as a tuple."""
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
-    if isinstance(one, dict):
-        return (
-            isinstance(other, dict)
-            and one.keys() == other.keys()
-            and all(_same(value, other[key]) for key, value in one.items())
-        )
-    if isinstance(one, (list, tuple)):
-        return isinstance(other, (list, tuple)) and len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
 
 
 # ---- what is asked of them
@@ -145,13 +76,13 @@ def _same(one: Any, other: Any) -> bool:
 
 def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
     for momentum in (False, True):
-        first = _new(0, momentum)
-        again = _new(1, momentum)
-        other = _new(1, momentum)
-        _go_on(first, range(3))
+        first = new_run(0, momentum)
+        again = new_run(1, momentum)
+        other = new_run(1, momentum)
+        go_on(first, range(3))
         with in_case("the first save", FILE_OF_ITS_OWN):
-            more = _saved(write, path, first)
-        if not _same(more, MORE):
+            more = saved(write, path, first)
+        if not same_state(more, MORE):
             new = ", ".join(str(key) for key in more if key not in MORE)
             now = f"it now has {new}, too" if new else f"it is now {more}"
             return f"save has changed the dictionary more, which belongs to its caller: {now}."
@@ -164,35 +95,28 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
             return "load has taken the file away: all ranks load it, and so does the next restart."
         if isinstance(found, dict) and found.keys() != MORE.keys():
             return f"load should return {MORE}, it returned a dictionary with {', '.join(map(str, found))}."
-        if not _equal(first[0], again[0]):
-            still = ": they are still those from before" if _equal(again[0], other[0]) else ""
+        if not equal(first[0], again[0]):
+            still = ": they are still those from before" if equal(again[0], other[0]) else ""
             return f"after load the weights and buffers are not those that were saved{still}."
         if found != MORE:
             return f"load should return {MORE}, it returned {found}."
         if not again[1].state:
             return "after load the optimizer has no state of its own: it begins as on the first day."
-        for saved, group in zip(first[1].param_groups, again[1].param_groups, strict=True):
-            for name in saved:
-                if name != "params" and not _same(saved[name], group.get(name)):
+        for was, group in zip(first[1].param_groups, again[1].param_groups, strict=True):
+            for name in was:
+                if name != "params" and not same_state(was[name], group.get(name)):
                     return Fault(
-                        f"{name} of a group of parameters was {_short(saved[name])} when the state was saved; "
+                        f"{name} of a group of parameters was {_short(was[name])} when the state was saved; "
                         f"after load it is {_short(group.get(name))}.",
                         ("param_groups", name),
                     )
         for run in (first, again):
-            _go_on(run, range(3, 6))
-        if not _equal(first[0], again[0]):
+            go_on(run, range(3, 6))
+        if not equal(first[0], again[0]):
             return "load gives the right weights, but three steps later they are not those of a run nothing disturbed."
         path.unlink()
-        _saved(write, path, _new(2))  # the older file
+        saved(write, path, new_run(2))  # the older file
     return ""
-
-
-def _saved(write: Any, path: Path, run: Training) -> Any:
-    """Save, and return what `save` has left of its `more`, a dictionary of its own: an answer may write into it."""
-    more = deepcopy(MORE)
-    write(path, *run, more)
-    return more
 
 
 def _short(value: Any) -> str:
@@ -209,7 +133,7 @@ def _fault_of_loading_elsewhere(pair: tuple[Any, Any], write: Any, path: Path) -
         return ""
     file = path.with_name("small.pt")
     with in_case("save of a small state", FILE_OF_ITS_OWN):
-        _saved(write, file, _small())
+        saved(write, file, small_run())
     given = {"text": text, "name": pair[1].__name__, "file": str(file)}
     (stand,) = on_ranks(loaded_elsewhere, 1, given)
     if stand.how == "done" and stand.value == MORE:
@@ -220,7 +144,7 @@ def _fault_of_loading_elsewhere(pair: tuple[Any, Any], write: Any, path: Path) -
 
 
 def loaded_elsewhere(dist: Any, text: str, name: str, file: str) -> Any:
-    """Load a state of `_small`, as a rank of its own."""
+    """Load a state of `small_run`, as a rank of its own."""
     from pathlib import Path
 
     space: dict[str, Any] = {"__name__": "state"}
@@ -280,7 +204,7 @@ def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
     _empty_but_for(path)
     with in_case("save where an older file stands", FILE_OF_ITS_OWN):
         try:
-            seen, left = _watch(path, lambda: _saved(write, path, run))
+            seen, left = _watch(path, lambda: saved(write, path, run))
         except _FolderMade:
             return FOLDER_MADE
     new = path.read_bytes()
@@ -305,7 +229,7 @@ def _fault_of_the_first_save(write: Any, path: Path) -> str:
     _empty_but_for(path)
     with in_case("the first save", FILE_OF_ITS_OWN):
         try:
-            seen, _ = _watch(path, lambda: _saved(write, path, _new(3)))
+            seen, _ = _watch(path, lambda: saved(write, path, new_run(3)))
         except _FolderMade:
             return FOLDER_MADE
     new = path.read_bytes()
@@ -338,30 +262,34 @@ def _fault_of_what_is_left(write: Any, read: Any, path: Path) -> str:
         return stop
 
     with in_case("save, interrupted while it writes", FILE_OF_ITS_OWN):
-        _traced(stop, lambda: _saved(write, path, _new(4)))
+        _traced(stop, lambda: saved(write, path, new_run(4)))
     if path.read_bytes() != old:
         return "interrupted while it wrote the new file, save has put the unfinished one in the place of the old."
     _empty_but_for(path)
-    _, left = _watch(path, lambda: _saved(write, path, _new(5)))
+    _, of_another = _watch(path, lambda: saved(write, path, new_run(4)))
+    _empty_but_for(path)
+    _, left = _watch(path, lambda: saved(write, path, new_run(5)))
+    halves = {name: content[: len(content) // 2] for name, content in left.items()}
     return (
-        _fault_of_loading_behind_a_kill(read, path, left)
+        _fault_of_loading_behind_a_kill(read, path, halves, "half a file")
+        or _fault_of_loading_behind_a_kill(read, path, of_another, "a whole file of another state")
         or _fault_of_litter(write, read, path, left, 0.5)
         or _fault_of_litter(write, read, path, left, 2)
     )
 
 
-def _fault_of_loading_behind_a_kill(read: Any, path: Path, left: dict[str, bytes]) -> str:
-    """Load where the whole file of a run lies at path, and half of each file that a save begins lies beside it."""
+def _fault_of_loading_behind_a_kill(read: Any, path: Path, left: dict[str, bytes], what: str) -> str:
+    """Load where the whole file of a run lies at path, and beside it what a killed save has left."""
     for name, content in left.items():
-        (path.parent / name).write_bytes(content[: len(content) // 2])
-    run = _new(7)
-    begun = "a kill has left half a file beside the whole one at path, and load"
+        (path.parent / name).write_bytes(content)
+    run = new_run(7)
+    begun = f"a kill has left {what} beside the whole one at path, and load"
     try:
         read(path, *run)
     except Exception as error:
         said = f"{begun} raises {named(error)}.".replace(f"{path.parent}{os.sep}", "")
         return Fault(said, ("behind a kill", said, len(left)))
-    return "" if _equal(run[0], _new(5)[0]) else f"{begun} gives another state than that of the whole one."
+    return "" if equal(run[0], new_run(5)[0]) else f"{begun} gives another state than that at path."
 
 
 def _fault_of_litter(write: Any, read: Any, path: Path, left: dict[str, bytes], share: float) -> str:
@@ -370,11 +298,11 @@ def _fault_of_litter(write: Any, read: Any, path: Path, left: dict[str, bytes], 
         (path.parent / name).write_bytes((2 * content)[: int(share * len(content))])
     begun = "half a file" if share < 1 else "a longer file"
     try:
-        _saved(write, path, _new(6))
+        saved(write, path, new_run(6))
     except Exception as error:
         said = f"after a kill has left an unfinished file, save raises {named(error)}."
         return said.replace(f"{path.parent}{os.sep}", "")
-    run = _new(7)
+    run = new_run(7)
     try:
         read(path, *run)
     except Exception as error:
@@ -382,67 +310,6 @@ def _fault_of_litter(write: Any, read: Any, path: Path, left: dict[str, bytes], 
         now = path.read_bytes()
         behind = any(now.startswith(content[: len(content) // 2]) for content in left.values())
         return Fault(said.replace(f"{path.parent}{os.sep}", ""), ("litter", share, behind))
-    return "" if _equal(run[0], _new(6)[0]) else "behind a kill and one more save, load gives another state."
-
-
-def _fault_of_damage(write: Any, read: Any, path: Path) -> str:
-    """Take the file alone into another folder, and damage it there."""
-    run = _new(6)
-    _go_on(run, range(2))
-    _saved(write, path, run)
-    folder = path.parent / "elsewhere"
-    folder.mkdir()
-    alone = folder / path.name
-    shutil.copy(path, alone)
-    try:
-        read(alone, *_new(5))
-    except Exception as error:
-        return Fault(
-            f"the file at path, copied alone into another folder, can't be loaded: {type(error).__name__}. What a "
-            "state consists of must change in one operation, so it is one file.",
-            "alone",
-        )
-    content = alone.read_bytes()
-    sizes = (0, 3, len(content) // 2, len(content) - 1)
-    damaged = [("that was cut off", content[:size]) for size in sizes]
-    everywhere = [*range(6), *range(len(content) // 3, len(content), len(content) // 40)]
-    for place in [*_places_of_parts(content, run), *everywhere]:
-        flipped = bytes([content[place] ^ 64])
-        damaged.append(("with one byte changed", content[:place] + flipped + content[place + 1 :]))
-    for what, bad in damaged:
-        alone.write_bytes(bad)
-        model, optimizer = _new(5)
-        before, _ = _new(5)
-        try:
-            found = read(alone, model, optimizer)
-        except Exception:  # it refuses the file, in whatever words
-            if not _equal(model, before) or optimizer.state:
-                return f"load refuses a file {what}, but only after it has changed model or optimizer."
-            continue
-        if _equal(model, before):
-            return f"load neither loads a file {what} nor refuses it: it returns {found}, and the job begins anew."
-        wrong = {
-            "weights": not _equal(model, run[0]),
-            "optimizer": not _same(optimizer.state_dict(), run[1].state_dict()),
-            "return value": found != MORE,
-        }
-        if any(wrong.values()):
-            parts = " and ".join(part for part, is_wrong in wrong.items() if is_wrong)
-            return f"load takes a file {what}, and goes on with wrong values without a word: {parts}."
-    return ""
-
-
-def _places_of_parts(content: bytes, run: Training) -> list[int]:
-    """Return where in a file a weight, the moments, a learning rate and `consumed` stand, as far as we find them."""
-    model, optimizer = run
-    weight = next(model.parameters())
-    moments = optimizer.state[weight]
-    numbers = [
-        each.detach().numpy().tobytes()[:64] for each in (weight, moments["exp_avg"], moments["exp_avg_sq"])
-    ]
-    rate = optimizer.param_groups[0]["lr"]
-    numbers += [struct.pack(">d", rate), struct.pack("<d", rate)]
-    places = [content.index(each) + 3 for each in numbers if each in content]
-    name = content.find(b"consumed")
-    behind = range(name + 8, name + 24) if name >= 0 else ()
-    return [place for place in (*places, *behind) if place < len(content)]
+    return (
+        "" if equal(run[0], new_run(6)[0]) else "behind a kill and one more save, load gives another state."
+    )

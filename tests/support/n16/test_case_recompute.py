@@ -82,3 +82,13 @@ def test_torchs_checkpoint_round_each_block_is_right(reentrant):
     job = edited(case_half_the_memory.job_7, (ONE_BY_ONE, torchs))
     verdict = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7)
     assert verdict, verdict.message
+
+
+def test_a_block_that_stands_at_two_places_has_a_draw_at_each():
+    on_the_block = (
+        ("ctx.state = ", "ctx.block.state = "),
+        ("set_rng_state(ctx.state)", "set_rng_state(ctx.block.state)"),
+    )
+    job = edited(case_half_the_memory.job_7, *on_the_block)
+    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
+    assert "with a block that stands at two places the weights are up to" in message

@@ -167,6 +167,21 @@ def test_a_forecast_is_two_numbers_and_what_is_due_is_not_said(given, told):
     assert told in f"{'✓' * bool(verdict)} {verdict.message}"
 
 
+FRIDAY = "share = -(-len(rows) // world)  # rounded up"
+
+
+@pytest.mark.parametrize("change, told", [
+    ((FRIDAY, "share = len(rows) // world + 1"), "2 times a row comes again; less than a batch a rank would do"),
+    ((FRIDAY, "share = (len(rows) // (world * batch_size) + 1) * batch_size"), "2 times a row comes again"),
+    (("1000 * epoch + rank", "1000 * min(epoch, 2) + rank"), "takes its rows in epoch 3 in the order of epoch 2"),
+])  # fmt: skip
+def test_friday_is_tried_at_the_edge_of_its_promises(change, told):
+    assert (
+        told
+        in checks.check_job_1(edited(checks.check_job_1.reference[0], change), checks.check_job_1.reference[1]).message
+    )
+
+
 # ---- who reads
 
 SHAPE = ("torch.randn(rows[index].shape, generator=random)", "torch.randn(rows.shape[1:], generator=random)")

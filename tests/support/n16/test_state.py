@@ -259,3 +259,40 @@ def test_behind_a_kill_load_takes_the_whole_file_not_what_lies_beside_it():
     message = n16.check_state(built.save, beside).message
     assert "a kill has left half a file beside the whole one at path, and load raises ValueError" in message
     assert "A checksum in a second file" not in message
+
+
+REPLACED = "    os.replace(unfinished, path)"
+SAVED_TWICE = (
+    REPLACED,
+    f"    if path.exists():\n        import shutil\n\n        shutil.copy(path, f'{{path}}.old')\n{REPLACED}",
+)
+DAMAGED = 'raise ValueError(f"{path} is damaged: its checksum does not fit its content")'
+FROM_THE_OLD = (DAMAGED, 'content = open(f"{path}.old", "rb").read()[4:]')
+IN_MEMORY = (REPLACED, f"{REPLACED}\n    save.last = content")
+FROM_MEMORY = ("    state = ", '    content = getattr(save, "last", content)\n    state = ')
+WHOLE_BESIDE = (
+    "    state = ",
+    """\
+    if os.path.exists(f"{path}.unfinished"):
+        found = open(f"{path}.unfinished", "rb").read()
+        if zlib.crc32(found[4:]).to_bytes(4, "little") == found[:4]:
+            content = found[4:]
+    state = """,
+)
+KEPT_IF_THERE = ("    optimizer.load", "    if not optimizer.state:\n        optimizer.load")
+
+
+@pytest.mark.parametrize("kept, taken, told", [
+    (SAVED_TWICE, FROM_THE_OLD, "save twice, cut off the file at path, and load raises no error"),
+    (IN_MEMORY, FROM_MEMORY, "an older file is put back at path, and load gives the newer state"),
+    ((REPLACED, REPLACED), WHOLE_BESIDE, "a whole file of another state beside the whole one at path, and load gives"),
+    ((REPLACED, REPLACED), KEPT_IF_THERE, "gives another state than it holds: optimizer"),
+])  # fmt: skip
+def test_what_stands_at_path_is_loaded_and_nothing_else(kept, taken, told):
+    save = edited(built.save, kept) if kept[0] != kept[1] else built.save
+    assert told in n16.check_state(save, edited(built.load, taken)).message
+
+
+def test_an_older_file_kept_beside_is_nobody_s_fault():
+    verdict = n16.check_state(edited(built.save, SAVED_TWICE), built.load)
+    assert verdict, verdict.message

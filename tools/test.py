@@ -65,8 +65,8 @@ SLOWEST = 10
 GENERIC = ("exercises", "detectors", "given_away", "explorers")
 #: The step that needs a browser.
 WIDGETS = "widgets in a browser"
-#: These tests of tools run notebooks.
-RUN = ("save", "export")
+#: These tests of tools run notebooks, or the suite itself.
+RUN = ("save", "export", "grade", "setup_cell", "copies", "run")
 
 
 @dataclass

@@ -20,6 +20,7 @@ import nbformat
 
 from support import course
 from tools import setup_cell
+from tools.encores import needed_from_encores
 from tools.kept import KEPT_IN_CELL, KERNELSPEC, LANGUAGE, MEASURED, WIDGET, sources
 from tools.project import ROOT, address
 from tools.title import columns_of, needed, neighbours_cell
@@ -373,6 +374,11 @@ def has_exercises_with_hints(page: StoredNotebook) -> list[str]:
     return []
 
 
+def needs_no_encore(page: StoredNotebook) -> list[str]:
+    """Forbid a cell that needs a name from an encore which its reader may have left out."""
+    return needed_from_encores(page.raw["cells"])
+
+
 def is_as_the_map_says(page: StoredNotebook) -> list[str]:
     """Require an entry of support/course.py, with this title; of a chapter also its needs and its neighbours."""
     try:
@@ -417,6 +423,7 @@ RULES: list[Rule] = [
     asks_for_a_prediction,
     breaks_something,
     has_exercises_with_hints,
+    needs_no_encore,
 ]
 
 

@@ -6,33 +6,15 @@ name that a needed statement below it reads. The set-up cell always stays whole.
 
 import ast
 import copy
-import symtable
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from functools import cache, partial
 from typing import Any
 
-from IPython.core.inputtransformer2 import TransformerManager
+from tools.statements import gives_and_reads, statements
 
 #: The calls that show an interactive figure: one that asks the kernel for its frames, one that lives in the page.
 SHOWS = {"explore"}
 LIVES = {"timeline_html"}
-
-
-@cache  # each explorer of a notebook asks of all that stands above it
-def statements(source: str) -> tuple[str, ...]:
-    """Return the statements of a cell, with IPython's `!` and `%` turned into calls."""
-    source = TransformerManager().transform_cell(source)
-    lines = source.encode().splitlines(keepends=True)  # a node's columns count bytes
-    return tuple(_text(lines, node) for node in ast.parse(source).body)
-
-
-def _text(lines: Sequence[bytes], node: ast.stmt) -> str:
-    """Return what ast.get_source_segment does, which for each statement splits the whole source into lines again."""
-    assert node.end_lineno is not None
-    chosen = lines[node.lineno - 1 : node.end_lineno]
-    chosen[-1] = chosen[-1][: node.end_col_offset]
-    chosen[0] = chosen[0][node.col_offset :]
-    return b"".join(chosen).decode()
 
 
 def shows(source: str, names: Set[str] = SHOWS) -> list[str]:
@@ -43,20 +25,6 @@ def shows(source: str, names: Set[str] = SHOWS) -> list[str]:
         node.func for text in statements(source) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)
     ]
     return [call.id for call in calls if isinstance(call, ast.Name) and call.id in names]
-
-
-@cache
-def gives_and_reads(statement: str) -> tuple[set[str], set[str]]:
-    """Return the names of the notebook that a statement binds, and those that it, or a function in it, reads."""
-    top = symtable.symtable(statement, "cell", "exec")
-    tables = [top]
-    reads = set()
-    for table in tables:
-        tables += table.get_children()
-        names = [name for name in table.get_symbols() if name.is_referenced()]
-        reads |= {name.get_name() for name in names if table is top or name.is_global()}
-    bound = {name.get_name() for name in top.get_symbols() if name.is_assigned() or name.is_imported()}
-    return bound, reads
 
 
 @cache

@@ -46,6 +46,7 @@ TABLE = """| You will | Needs | Previous / next |
 |---|---|---|
 | play | [04](04_before.ipynb); [03](03_early.ipynb) for a part | [04 · Before](04_before.ipynb) / the end |"""
 TITLE, SETUP, GUESS, FIGURE, BREAK, EXERCISE = range(6)
+ENCORE = ("## Encore: A", "import a\nprint(a)")
 
 
 @pytest.fixture
@@ -95,6 +96,12 @@ def cell(number: int, **fields: object) -> Plant:
 
 def more(number: int, source: str) -> Plant:
     return lambda page: page.raw["cells"][number].update(source=page.raw["cells"][number]["source"] + source)
+
+
+def then(*sources: str) -> Plant:
+    """Add cells: headings, and behind each the code below it."""
+    cells = [markdown(source) if source.startswith("#") else code(source) for source in sources]
+    return lambda page: page.raw["cells"].extend(cells)
 
 
 def shown(**fields: object) -> Plant:
@@ -258,6 +265,10 @@ FAULTS: list[tuple[hygiene.Rule, list[Plant], list[str]]] = [
     (hygiene.breaks_something, [cell(BREAK, source="Break it"), first_chapter], []),
     (hygiene.has_exercises_with_hints, [more(EXERCISE, "\n\n### Exercise 2\n")], ["2 exercises have 1 folded hints…"]),
     (hygiene.has_exercises_with_hints, [cell(EXERCISE, source="nothing to do")], ['no heading has "Exercise"']),
+    (hygiene.needs_no_encore, [then(*ENCORE, "## 3", "print(a)")], ["cell 9 needs a, which only 'Encore: A' gives"]),
+    (hygiene.needs_no_encore, [then(*ENCORE, "## Encore: B", "def f():\n    return a")], ["…needs a…"]),
+    (hygiene.needs_no_encore, [then(*ENCORE, "### Exercise 2", "print(a)", "## 3", "a = 2", "print(a)")], []),
+    (hygiene.needs_no_encore, [then(*ENCORE, "## 3", "def f(a):\n    return [a for a in b]")], []),
 ]
 
 

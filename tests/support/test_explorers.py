@@ -19,10 +19,11 @@ from matplotlib.figure import Figure
 
 from lib.show.explore import Control, Explorer, explore, switch, whole
 from lib.show.style import alt_text, describe, new_figure
-from tests.browser.needed import needed, shows, statements
+from tests.browser.needed import needed, shows
 from tests.pictures import corners
 from tests.sizes import size
 from tools.project import ROOT
+from tools.statements import statements
 
 #: Frames of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot.
 FRAMES = size(suite=5, prove=60)

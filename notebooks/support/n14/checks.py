@@ -293,7 +293,7 @@ check_interleaved = Exercise(
 
 # ---- exercise 6: a schedule of the reader's own
 
-CONTESTS = [(8, 4, 0.3, 6), (6, 3, 0.5, 5)]
+CONTESTS = [(8, 4, 0.5, 5), (6, 3, 0.5, 5)]
 
 
 def best_maker(m: int, n: int, message: float, room: float) -> tuple[float, str]:
@@ -311,7 +311,8 @@ def best_maker(m: int, n: int, message: float, room: float) -> tuple[float, str]
     return min(found)
 
 
-def _contest(m: int, n: int, message: float, room: int) -> Asked:
+def contest(m: int, n: int, message: float, room: int) -> Asked:
+    """Ask for orders faster than every maker of lib that fits into the room."""
     args = {"m": m, "n": n, "message": message, "room": room}
     return Asked(args, [room] * n, best_maker(m, n, message, room)[0], stages=0, message=message, below=True)
 
@@ -320,7 +321,7 @@ check_search = Exercise(
     "search",
     reference=search,
     judge=judged(
-        lambda answer: fault_in(answer, [_contest(*each) for each in CONTESTS]),
+        lambda answer: fault_in(answer, [contest(*each) for each in CONTESTS]),
         "legal, within the room, and faster than all of lib's makers, in 2 contests.",
     ),
     mistakes=wrong_orders.SEARCHING,

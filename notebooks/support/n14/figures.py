@@ -47,7 +47,7 @@ from lib.show.style import (
 from lib.text import format_share
 from lib.timeline import Trace, Work, play
 from support.n14.solved import Orders, table
-from support.n14.warm_up import halved, with_warm_up
+from support.n14.warm_up import put_off, with_warm_up
 
 
 def costs(schedule: Schedule, backward: float = 2.0) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _by_cut(
     filled = {"1, fill_holes": table("fill_holes", fill_holes(m, n))} if m >= n else {}
     long = with_warm_up("", m, ahead)
     finer = {str(v): interleaved_one_f_one_b(m, n, v) for v in (2, 3, 4, 6, 8)}
-    return {**filled, "1, 1F1B": long, "1, both": halved(long), **finer}
+    return {**filled, "1, 1F1B": long, "1, both": put_off(long), **finer}
 
 
 @styled
@@ -111,8 +111,8 @@ def draw_interleaving(
     """Draw the time of a step of interleaved 1F1B by v: work, bubble, and what messages add.
 
     v = 1 is 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`. Before it stands
-    `fill_holes(m, n)`, behind it "both": the same warm-up with split backwards. communicate: the time of a message in
-    ticks, whatever v: an output is as large as before.
+    `fill_holes(m, n)`, behind it "both": the same warm-up and W's put off, in the same room. communicate: the time of a
+    message in ticks, whatever v: an output is as large as before.
     """
     m = micro_batches
     n = partitions
@@ -306,13 +306,14 @@ TRADE_CONTROLS = {
 def all_schedules(micro_batches: int, partitions: int) -> dict[str, Schedule]:
     """Return every pipeline that flushes, by its name in pictures; those that take v have two stages a rank.
 
-    DualPipeV is left out where micro-batches are too few for it.
+    "both" is eager 1F1B with its W's put off. DualPipeV is left out where micro-batches are too few for it.
     """
     made = {}
     for name, maker in MAKERS.items():
         pipeline = maker.make is not model_parallel
         if pipeline and maker.flushes and micro_batches >= maker.fewest(partitions):
             made[name] = make(name, micro_batches, partitions, stages=2 if maker.looped else 1)[0]
+    made["both"] = put_off(made["eager 1F1B"])
     return made
 
 

@@ -30,7 +30,7 @@ from lib.schedules.simulate import KINDS
 from lib.timeline import Recorder, Span, Trace
 from support.devices import InPlaceOfADevice, RealStreams, key_of, start_device
 from support.n14.solved import SplitLinear, fill_holes, table
-from support.n14.warm_up import halved, warmed_up
+from support.n14.warm_up import put_off, warmed_up
 
 DEVICES = 4
 TIMES = (6.0, 6.0, 6.0)
@@ -359,7 +359,7 @@ def shown_orders() -> dict[str, Schedule]:
         "1F1B": one_f_one_b(8, 4).compact(),
         "ZB-H1": table("ZB-H1", fill_holes(8, 4)),
         "warmed up": long,
-        "both": halved(long),
+        "both": put_off(long),
         "interleaved": interleaved_one_f_one_b(8, 4, 2).compact(),
     }
 

@@ -104,7 +104,7 @@ def _fault_of_places(made: Schedule, asked: Asked) -> str:
     for rank in range(n):
         count = len({action.stage for action in made.actions(rank)})
         if not asked.stages and count * n != made.stages:
-            return f"rank {rank} has {count} stages of {made.stages}: give all ranks equally many."
+            return f"of {made.stages} stages rank {rank} has {count}: give all ranks equally many."
     for rank, action in made:
         if asked.stages and action.stage < asked.stages and action.stage % n != rank:
             own = ", ".join(str(stage) for stage in range(rank, asked.stages, n))

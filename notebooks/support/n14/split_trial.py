@@ -34,16 +34,18 @@ def fault_of_split(answer: Any) -> str:
     gc.disable()  # so that new objects stay in the youngest generation, where `_storages` looks
     try:
         trial = _Trial(answer)
-        return (
-            trial.fault_of_forward_and_input()
-            or trial.fault_between()
-            or trial.fault_of_weights()
-            or trial.fault_one_by_one()
-            or trial.fault_of_shared_list()
-            or trial.fault_while_the_output_lives()
-            or trial.fault_while_another_waits()
-            or trial.fault_at_the_end()
-        )
+        with torch.enable_grad():  # whoever switches it off does so for this trial only
+            return (
+                trial.fault_of_forward_and_input()
+                or trial.fault_between()
+                or trial.fault_of_weights()
+                or trial.fault_one_by_one()
+                or trial.fault_of_shared_list()
+                or trial.fault_in_another_order()
+                or trial.fault_while_the_output_lives()
+                or trial.fault_while_another_waits()
+                or trial.fault_at_the_end()
+            )
     finally:
         gc.enable()
 
@@ -113,9 +115,12 @@ class _Trial:
     def fault_of_input(self, k: int, y: Tensor) -> str:
         """I of micro-batch k."""
         gradient = self.gradients[k]
+        came = gradient.tolist()
         backward = partial(torch.autograd.grad, y, self.xs[k], gradient, allow_unused=True)
         with in_case("in I (backward)"):
             (found,), cost = _products(backward)
+        if gradient.tolist() != came:
+            return "backward has changed the gradient that came in, in place, and others may hold it."
         if found is None:
             return "backward returned None for x: the stage before waits for that gradient."
         if found.shape != self.xs[k].shape or not torch.allclose(found, gradient @ self.weight):
@@ -159,6 +164,10 @@ class _Trial:
             part = self.gradients[k].T @ self.xs[k].detach()
             with in_case("in W (what I put into `later`)", unset if first else {}):
                 _, cost = _products(self.later[k].pop())
+            if not torch.is_grad_enabled():
+                return (
+                    "W leaves autograd switched off for everybody: use `with torch.no_grad():`, which ends."
+                )
             if not torch.equal(part, self.gradients[k].T @ self.xs[k].detach()):
                 return "W has changed x or the gradient in place, and others may hold them: let go of them instead."
             total += part
@@ -221,6 +230,31 @@ class _Trial:
                 )
             if not torch.allclose(weight.grad, expected):
                 return "where two layers share `later`, the gradient of a weight is not autograd's."
+        return ""
+
+    def fault_in_another_order(self) -> str:
+        """F0 F1 I1 F2 I0 I2 of one layer, with one list, then everything in it."""
+        draw = torch.Generator().manual_seed(2)
+        weight = torch.randn(OUTPUTS, INPUTS, generator=draw).requires_grad_()
+        xs = [torch.randn(ROWS, INPUTS, generator=draw).requires_grad_() for _ in range(3)]
+        waiting: list[Any] = []
+        ys: dict[int, Tensor] = {}
+        with in_case("in the order F0 F1 I1 F2 I0 I2"):
+            for op, i in ("F0", "F1", "I1", "F2", "I0", "I2"):
+                k = int(i)
+                owed = len(waiting)
+                if op == "I":
+                    torch.autograd.grad(ys[k], xs[k], torch.full((ROWS, OUTPUTS), k + 1.0))
+                    continue
+                ys[k] = self.answer.apply(xs[k], weight, waiting)
+                if len(waiting) != owed:
+                    return "F takes out of `later` what another micro-batch owes."
+            while waiting:
+                waiting.pop()()
+        total = sum((k + 1) * torch.ones(OUTPUTS, ROWS) @ x.detach() for k, x in enumerate(xs))
+        found: Tensor | None = weight.grad
+        if found is None or not torch.allclose(found, torch.as_tensor(total)):
+            return "in the order F0 F1 I1 F2 I0 I2 the sum is not autograd's: each W needs its own x and gradient."
         return ""
 
     def fault_while_the_output_lives(self) -> str:

@@ -1,11 +1,11 @@
-"""A schedule of one stage a rank whose ranks do as many forwards first as one likes."""
+"""Schedules of one stage a rank: as many forwards first as one likes, and split backwards whose W's are put off."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lib.schedules import Schedule
-from support.n14.solved import alternate, forwards_ahead, table
+from lib.schedules import Schedule, live_activations
+from support.n14.solved import Task, alternate, forwards_ahead, table
 
 
 def with_warm_up(name: str, micro_batches: int, ahead: Sequence[int]) -> Schedule:
@@ -14,14 +14,25 @@ def with_warm_up(name: str, micro_batches: int, ahead: Sequence[int]) -> Schedul
     return table(name, [alternate(f, b, first) for (f, b), first in zip(both, ahead, strict=True)])
 
 
-def halved(schedule: Schedule) -> Schedule:
-    """Return the schedule with each B done as an I and its W at once."""
+def put_off(schedule: Schedule) -> Schedule:
+    """Return the schedule with its backwards in halves: no rank holds more than the fullest one did before.
+
+    A rank may owe as many W's as it holds fewer activations than that one. Of 1F1B this makes ZB-H1.
+    """
+    held = live_activations(schedule)
     orders = []
-    for rank in range(len(schedule.ranks)):
-        order = list[tuple[str, int, int]]()
+    for rank, holds in enumerate(held):
+        order = list[Task]()
+        owed = list[Task]()
         for op, stage, i in schedule.actions(rank):
-            order += [(half, stage, i) for half in ("IW" if op == "B" else op)]
-        orders.append(order)
+            if op == "F":
+                order.append((op, stage, i))
+                continue
+            order.append(("I", stage, i))
+            owed.append(("W", stage, i))
+            if len(owed) > max(held) - holds:
+                order.append(owed.pop(0))
+        orders.append(order + owed)
     return table(f"{schedule.name}, split", orders)
 
 

@@ -4,7 +4,7 @@ from math import ceil
 
 from lib.schedules import live_activations, simulate, zbv
 from support.n14 import solved
-from support.n14.warm_up import with_warm_up
+from support.n14.warm_up import put_off, with_warm_up
 
 TABLE = """
 0F0 0F1 0F2 0F3 0I0 0W0 0F4 0I1 0W1 0F5 0I2 0W2 0F6 0I3 0W3 0F7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7
@@ -260,7 +260,7 @@ def known_by_heart(m, n, message, room):
     return KNOWN[m, n]
 
 
-KNOWN = {(8, 4): solved.search(8, 4, 0.3, 6), (6, 3): solved.search(6, 3, 0.5, 5)}
+KNOWN = {(8, 4): solved.search(8, 4, 0.5, 5), (6, 3): solved.search(6, 3, 0.5, 5)}
 
 
 def two_stages(m, n, message, room):
@@ -279,7 +279,7 @@ def two_stages(m, n, message, room):
                     if found < best - 1e-9:
                         best = found
                         going = True
-                        if best < {8: 29.5, 6: 23.5}[m] - 1e-6:
+                        if best < {8: 32.5, 6: 23.5}[m] - 1e-6:
                             return rows
                     else:
                         row.insert(k + distance, row.pop(k))
@@ -304,6 +304,17 @@ def with_more_room(m, n, message, room):
     return solved.listed(m, n, message, 2 * m)[1]
 
 
+def put_off_within_the_room(m, n, message, room):
+    """Wrong where the room is less than the warm-up asks for: the notebook's *both*, cut off there."""
+    ahead = [min(room, solved.forwards_ahead(j, n, 1, 2, message)) for j in range(n)]
+    return put_off(with_warm_up("", m, ahead)).ranks
+
+
+def without_messages(m, n, message, room):
+    """Wrong: made for free messages."""
+    return solved.search(m, n, 0, room)
+
+
 def with_a_w_missing(m, n, message, room):
     return [[task for task in order if task != ("W", 0, 0)] for order in KNOWN[m, n]]
 
@@ -316,4 +327,12 @@ def a_rank_fewer(m, n, message, room):
     return KNOWN[m, n][:-1]
 
 
-WRONG_SEARCHES = [first_contest_only, with_more_room, with_a_w_missing, fewer_micro_batches, a_rank_fewer]
+WRONG_SEARCHES = [
+    first_contest_only,
+    with_more_room,
+    put_off_within_the_room,
+    without_messages,
+    with_a_w_missing,
+    fewer_micro_batches,
+    a_rank_fewer,
+]

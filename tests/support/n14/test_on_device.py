@@ -42,7 +42,7 @@ def test_the_winner_changes_with_the_messages(recorded):
         return {name: on_device.measured_step(recorded, made, message=message).makespan for name, made in orders}
 
     free, late = map(ends, on_device.MESSAGES)
-    assert min(free, key=free.get) == "ZB-H1"
+    assert min(free, key=free.get) in ("ZB-H1", "both"), "they are equally fast, and hold 4 and 7"
     assert late["both"] < late["warmed up"] < late["ZB-H1"] < late["interleaved"] < late["1F1B"]
     assert free["interleaved"] < free["1F1B"]
 

@@ -1,0 +1,55 @@
+"""Exercise 3 of notebook 14: what a layer does to others, by the list, by the gradient, by autograd's switch."""
+
+import pytest
+import torch
+
+from support.kit.mistakes import edited
+from support.n14 import checks as n14
+from support.n14 import solved
+
+ADD = "weight.grad = part if weight.grad is None else weight.grad + part"
+RETURN = "return gradient @ weight, None, None"
+SAVED = "ctx.save_for_backward(x, weight)"
+UNPACKED = "x, weight = ctx.saved_tensors"
+
+
+def test_who_switches_autograd_off_is_told_so_and_the_next_answer_finds_it_on():
+    answer = edited(
+        solved.SplitLinear, ("with torch.no_grad():", "torch.set_grad_enabled(False)\n            if True:")
+    )
+    try:
+        assert "switched off" in n14.check_split(answer).message
+        assert torch.is_grad_enabled()
+        assert n14.check_split(solved.SplitLinear).status == "right"
+    finally:
+        torch.set_grad_enabled(True)
+
+
+@pytest.mark.parametrize("first", ["queue.append(x)", "weight.__dict__.setdefault('queue', []).append(x)"])
+def test_who_takes_the_inputs_in_the_order_of_the_forwards_is_refused(first):
+    """Backwards may come in another order, and two layers of a stage come the other way round."""
+    queue = "queue" if first.startswith("queue") else "weight.queue"
+    answer = edited(
+        solved.SplitLinear,
+        (SAVED, f"ctx.save_for_backward(weight)\n        {first}"),
+        (UNPACKED, f"(weight,) = ctx.saved_tensors\n        x = {queue}.pop(0)"),
+        names={"queue": []},
+    )
+    assert "each W needs its own x and gradient" in n14.check_split(answer).message
+
+
+def test_who_empties_the_list_in_forward_loses_what_others_owe():
+    answer = edited(solved.SplitLinear, ("ctx.later = later", "later.clear()\n        ctx.later = later"))
+    assert "what another micro-batch owes" in n14.check_split(answer).message
+
+
+@pytest.mark.parametrize("change", ["gradient.mul_(0)", "gradient.add_(1)"])
+def test_who_changes_the_gradient_that_came_in_is_told_so(change):
+    answer = edited(solved.SplitLinear, (RETURN, f"{change}\n        {RETURN}"))
+    assert "backward has changed the gradient that came in" in n14.check_split(answer).message
+
+
+@pytest.mark.parametrize("put", ["ctx.later.insert(0, add_to_weight)", "ctx.later += [add_to_weight]"])
+def test_where_in_the_list_a_function_stands_is_the_answers_own(put):
+    answer = edited(solved.SplitLinear, ("ctx.later.append(add_to_weight)", put))
+    assert n14.check_split(answer).status == "right"

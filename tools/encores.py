@@ -1,7 +1,8 @@
 """A reader may leave out any encore: no cell needs a name that only an encore gives, but those of that encore.
 
 An encore begins at a heading that says so and ends at the next one of its own or a higher order. Whoever obeys "go on
-with section 5" must not meet a NameError there, which nbval, running every cell, never sees.
+with section 5" must not meet a NameError there, which nbval, running every cell, never sees. An encore may build on
+another one if its heading names it: "(15 minutes, after exercise 5)".
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ def code_by_encore(cells: list[dict[str, Any]]) -> Iterator[tuple[int, Encore, s
             headings.append((len(marks), title))
 
 
+def available(encore: Encore, given: dict[Encore, set[str]]) -> set[str]:
+    """Return the names that a reader of an encore has: of all that it stands in, and of those that it names."""
+    after = re.findall(r"\bafter (exercise \d+|encore \w+)", " ".join(encore).lower())
+    around = {encore[:depth] for depth in range(len(encore) + 1)}
+    named = {other for other in given if any(re.search(rf"{name}\b", " ".join(other).lower()) for name in after)}
+    return set().union(*(given.get(other, set()) for other in around | named))
+
+
 def missing(source: str, given: set[str]) -> tuple[set[str], set[str]]:
     """Return what a cell needs beside the names that are given, and what it gives."""
     needs: set[str] = set()
@@ -50,8 +59,7 @@ def needed_from_encores(cells: list[dict[str, Any]]) -> list[str]:
     given: dict[Encore, set[str]] = {}
     complaints = []
     for number, encore, source in code_by_encore(cells):
-        around = [encore[:depth] for depth in range(len(encore) + 1)]
-        needs, gives = missing(source, set().union(*(given.get(outer, set()) for outer in around)))
+        needs, gives = missing(source, available(encore, given))
         for name in sorted(needs):
             where = [other[-1] for other, names in given.items() if name in names]
             complaints += [f"cell {number} needs {name}, which only {where[0]!r} gives"] if where else []

@@ -267,6 +267,12 @@ FAULTS: list[tuple[hygiene.Rule, list[Plant], list[str]]] = [
     (hygiene.has_exercises_with_hints, [cell(EXERCISE, source="nothing to do")], ['no heading has "Exercise"']),
     (hygiene.needs_no_encore, [then(*ENCORE, "## 3", "print(a)")], ["cell 9 needs a, which only 'Encore: A' gives"]),
     (hygiene.needs_no_encore, [then(*ENCORE, "## Encore: B", "def f():\n    return a")], ["…needs a…"]),
+    (hygiene.needs_no_encore, [then("## Exercise 2 (encore)", "a = 1", "## Encore, after exercise 2", "print(a)")], []),
+    (
+        hygiene.needs_no_encore,
+        [then("## Exercise 21 (encore)", "a = 1", "## Encore, after exercise 2", "print(a)")],
+        ["…needs a…"],
+    ),
     (hygiene.needs_no_encore, [then(*ENCORE, "### Exercise 2", "print(a)", "## 3", "a = 2", "print(a)")], []),
     (hygiene.needs_no_encore, [then(*ENCORE, "## 3", "def f(a):\n    return [a for a in b]")], []),
 ]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lib.text import plural
 from support.kit.raised import in_case
+from support.n15.sets import with_sets_in_another_order
 from support.n15.trials import away_from, never_waited_for, random_tensor
 from support.ranks import in_threads
 
@@ -72,6 +73,7 @@ _OF_AVERAGE = {
     "it as one row does not exist.",
 }
 
+_SETS = "A set has another order in each process: these calls don't meet."
 _ONLY_ONCE = "`parameters` is an iterator, which can be read once: read it into a list."
 
 #: How far a mean of numbers of a type may be off.
@@ -140,16 +142,22 @@ def fault_of_average(answer: Any) -> str:
 
 
 def _fault_of_replicas(answer: Any, replicas: int, stage: _Stage, where: str) -> str:
+    elsewhere = with_sets_in_another_order(answer)
+
     def replica(dist: Any) -> tuple[list[nn.Parameter], bool]:
         own = [nn.Parameter(stage.parameter(k)) for k in range(len(_SHAPES))]
         for k, parameter in enumerate(own):
             parameter.grad = stage.gradient(dist.get_rank(), k)
         given = _ReadOnce(own)
-        answer(given, replicas, COLUMN, _Job(dist, COLUMN))
+        on_this_rank = answer if dist.get_rank() == 0 else elsewhere
+        on_this_rank(given, replicas, COLUMN, _Job(dist, COLUMN))
         return own, given.again
 
     nothing = "A stage may have no gradient at all." if stage.calls() == 0 else _ONLY_ONCE
-    with in_case(where, {**_OF_AVERAGE, "non-empty list": nothing}):
+    meanings = {**_OF_AVERAGE, "non-empty list": nothing}
+    if elsewhere is not answer:
+        meanings["collective "] = _SETS
+    with in_case(where, meanings):
         seen, world = in_threads(replica, replicas)
     unwaited = never_waited_for(world)
     if unwaited:

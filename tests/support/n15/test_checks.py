@@ -249,6 +249,36 @@ def test_one_all_reduce_a_type_is_enough_and_one_a_gradient_too_many():
     assert "right means, but 3 all-reduces on each rank" in n15.check_average(one_by_one).message
 
 
+def of_a_set(parameters, replicas, group, dist):
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    for kind in {gradient.dtype for gradient in gradients}:
+        average_of_one_type([each for each in gradients if each.dtype == kind], replicas, group, dist)
+
+
+def of_a_sorted_set(parameters, replicas, group, dist):
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    for kind in sorted({gradient.dtype for gradient in gradients}, key=str):
+        average_of_one_type([each for each in gradients if each.dtype == kind], replicas, group, dist)
+
+
+def average_of_one_type(gradients, replicas, group, dist):
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat, group=group)
+    means = (flat / replicas).split([gradient.numel() for gradient in gradients])
+    for gradient, mean in zip(gradients, means, strict=True):
+        gradient.copy_(mean.view_as(gradient))
+
+
+def test_types_in_the_order_of_a_set_do_not_meet_in_two_processes():
+    for types in ("{gradient.dtype for gradient in gradients}", "set(gradient.dtype for gradient in gradients)"):
+        wrong = edited(of_a_set, ("{gradient.dtype for gradient in gradients}", types))
+        verdict = n15.check_average(wrong)
+        assert verdict.status == "wrong"
+        assert "float32 and float64: your code raised ValueError: collective 0: " in verdict.message
+        assert verdict.message.endswith("A set has another order in each process: these calls don't meet.")
+    assert n15.check_average(of_a_sorted_set)
+
+
 def test_a_number_of_buckets_that_is_a_float_is_told_as_such_and_not_as_an_error_of_exposed():
     verdict = n15.check_step_seconds(edited(step_seconds, ("model.layers // n", "model.layers / n")))
     assert verdict.status == "wrong"

@@ -27,6 +27,7 @@ AT_THE_START = (
     "`batches` is gone through when the loader is made: each `for` takes an order of its own, list by list."
 )
 ANY_ITEM = "An item may be anything, also None."
+REPEATED = "An index may stand in a list twice, and then its item comes twice."
 ANY_BATCH = "What `collate` makes may be anything, also None: it says nothing of the end."
 EMPTY_LIST = "An empty list of indices is one of the lists, too: `collate([])` makes its batch."
 CACHED = (
@@ -247,6 +248,9 @@ def _came_before(error: Exception, loader: Any) -> int | None:
 
 def _fault_of_values(loader: Any) -> str:
     """Say whether items, batches and lists that say nothing by their value are taken for more than that."""
+    repeated = _fault_of_batches(loader, [10, 20, 30, 40], [[3, 3], [0, 1]], None)
+    if repeated:
+        return f"lists [[3, 3], [0, 1]]: {repeated} {REPEATED}"
     random = Random(1)
     for _ in range(12):
         items = random.choices(ANYTHING, k=5)

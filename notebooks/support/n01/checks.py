@@ -200,6 +200,10 @@ _IN_ORDER = {
         ),
         load_in_order,
     ),
+    trials.EMPTY_LIST: (
+        work,
+        _load(("count):\n", "count):\n            if not indices:\n                continue\n")),
+    ),
     trials.UNCOLLATED: (_work(("collate([", "([")), load_in_order),
     trials.LEFT_ALONE: (
         work,
@@ -272,6 +276,10 @@ check_loader = Exercise(
                 ("    early = dict[int, Any]()\n", "    early = shared\n    early.clear()\n"),
                 names={"shared": dict[int, Any]()},
             ),
+        ),
+        trials.NOTHING: (
+            work,
+            _load(("error is not None", "batch is None")),
         ),
         trials.NO_LIST: (
             work,
@@ -353,6 +361,7 @@ check_times = Exercise(
             names={"median": median, "pairwise": pairwise},
         ),
         timing.REPEATED: _times(("list(islice(loader, 8))", "[next(iter(loader))] * 8")),
+        timing.FIRST_ONLY: _times(("list(islice(loader, 8))", "[next(iter(loader)) for _ in range(5)]")),
         timing.NEVER_KEPT: _times(
             ("pace(kept, step)", "pace(loader, step) * 0 + by_itself(loader, step)"),
             (
@@ -410,6 +419,7 @@ check_pinning = Exercise(
             ),
             ("    while", "    all_of = iter([*iter(results.get, None), None])\n    while"),
         ),
+        pinning.GIVES_UP: _pin(("results.get()", "results.get(timeout=60)")),
         pinning.ONE_ONLY: _pin(
             ("    while", "    message = results.get()\n    if"), ("(message := results.get())", "message")
         ),

@@ -15,6 +15,7 @@ from support.kit.raised import Finding
 from support.n01.watched import WatchedTeam
 
 NEVER = 10**6  # the number of a batch that no epoch has
+AT_ONCE = -1  # in place of the number of a list: before the first
 
 
 class NoListError(LookupError):
@@ -98,6 +99,20 @@ def to_nothing(items: Any) -> None:
     """Collate: a batch that is None, as of a collate that only counts."""
 
 
+class Remark(Exception):
+    """An exception that is data, as of a dataset of errors: equal to one with the same text."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Remark) and self.args == other.args
+
+    __hash__ = Exception.__hash__
+
+
+def to_remark(items: Any) -> Remark:
+    """Collate: a batch that is an exception, which nobody has raised."""
+    return Remark(f"items {items}")
+
+
 class Made(list[Any]):
     """A collated batch; a plain list of the same items is none."""
 
@@ -110,8 +125,8 @@ class EpochCase:
     """An epoch to try: what is loaded by whom, and what goes wrong in it.
 
     late: batches that are ready only after so many results. bad: the item that raises. torn: the item with which no
-    batch can be collated. no_list: the list at which the sampler raises. stop: the number of batches after which the
-    loop breaks off. kind: makes what the item raises, of a text.
+    batch can be collated. no_list: the list at which the sampler raises. empty: the list that names no item. stop: the
+    number of batches after which the loop breaks off. kind: makes what the item raises, of a text.
     """
 
     size: int
@@ -122,6 +137,7 @@ class EpochCase:
     bad: int | None = None
     torn: int | None = None
     no_list: int = NEVER
+    empty: int = NEVER
     shuffled: bool = False
     stop: int = NEVER
     epochs: int = 1
@@ -129,7 +145,7 @@ class EpochCase:
     collate: Callable[[Any], Any] = Made
 
     def __str__(self) -> str:
-        batches = -(-self.size // self.batch)
+        batches = -(-self.size // self.batch) + (self.empty < NEVER)
         return f"{plural(self.workers, 'worker')}, prefetch {self.prefetch}, {plural(batches, 'batch', 'batches')}"
 
     @property
@@ -191,9 +207,17 @@ class Batches:
         size = self.case.size
         batch = self.case.batch
         order = [(index + turn * self.case.shuffled) % size for index in range(size)]
-        return [order[k : k + batch] for k in range(0, size, batch)]
+        lists = [order[k : k + batch] for k in range(0, size, batch)]
+        if self.case.empty < NEVER:
+            lists.insert(self.case.empty, [])
+        return lists
 
     def __iter__(self) -> Iterator[list[int]]:
+        if self.case.no_list == AT_ONCE:
+            raise NoListError("the sampler has no lists")
+        return self._pass()
+
+    def _pass(self) -> Iterator[list[int]]:
         self.passes += 1
         self.drawn = 0
         for number, indices in enumerate(self.lists(self.passes)):
@@ -203,7 +227,7 @@ class Batches:
             yield indices
 
     def __len__(self) -> int:
-        return -(-self.case.size // self.case.batch)
+        return len(self.lists(0))
 
     def __getitem__(self, place: object) -> Any:
         raise Finding(

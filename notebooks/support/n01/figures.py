@@ -279,7 +279,10 @@ def draw_path(batches: int, load_ms: float, pin_ms: float, transfer_ms: float, s
     serial, pipeline = (
         simulate_path(batches, hops, overlap=overlap, places=SLOTS) for overlap in (False, True)
     )
-    slowest = max(hops, key=lambda hop: hops[hop])
+    slowest = [hop for hop, time in hops.items() if time == max(hops.values())]
+    pace = f"{slowest[0]} sets the pace"
+    if len(slowest) > 1:
+        pace = f"{' and '.join(slowest)} set the pace"
     figure, axes = style.new_figure(9, 6.6, rows=3, height_ratios=(1.5, 1.15, 1.15))
     _draw_places(axes[0], hops, pipeline)
     ways = {"one after the other": serial, "as a pipeline": pipeline}
@@ -291,7 +294,7 @@ def draw_path(batches: int, load_ms: float, pin_ms: float, transfer_ms: float, s
     axes[2].set_xlabel("time (ms)")
     count = plural(batches, "batch", "batches")
     finding = f"{count}: {serial.end:g} ms one after the other, {pipeline.end:g} ms as a pipeline; " + (
-        f"{slowest} sets the pace" if batches > 1 else "one batch alone gains nothing"
+        pace if batches > 1 else "one batch alone gains nothing"
     )
     style.title(axes[0], finding)
     times = ", ".join(f"{hop} {time:g} ms" for hop, time in hops.items())

@@ -76,6 +76,12 @@ def _until_none(loader: Any) -> Any:
         yield batch
 
 
+def _each_index_once(loader: Any) -> Any:
+    """Load each index of a list once."""
+    for indices in loader.batches:
+        yield loader.collate([loader.dataset[index] for index in dict.fromkeys(indices)])
+
+
 def _without_none(loader: Any) -> Any:
     """Leave out items that are None."""
     for indices in loader.batches:
@@ -141,6 +147,7 @@ check_alone = Exercise(
         alone.AT_THE_START: _loader(__init__=_lists_at_the_start),
         alone.SWALLOWED: _loader(__iter__=_ends_behind_an_index_error),
         alone.ANY_BATCH: _loader(__iter__=_until_none),
+        alone.REPEATED: _loader(__iter__=_each_index_once),
         alone.ANY_ITEM: _loader(__iter__=_without_none),
         alone.EMPTY_LIST: _loader(
             __iter__=lambda self: (

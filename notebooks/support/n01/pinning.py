@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event
 from time import monotonic
 from typing import Any
@@ -24,9 +24,11 @@ NUMBERS_LOST = "A message keeps its form, (number, batch, error): the trainer lo
 
 LEFT_BESIDE = "Beside an error there is no batch: None stands in its place."
 TWICE = "A batch is pinned once: each time is a copy of all of it."
+GIVES_UP = "A look that finds nothing in time is no end: a batch may take longer than any timeout."
 STAYS = "The stage goes on waiting behind None."
 EMPTY = "An empty batch is a batch, too, and None as well: whether there is one is said by `error`, not by the batch."
 
+VAIN = 3  # looks with a timeout that find nothing yet
 PATIENCE = 20.0  # seconds; who asks for more behind None is found at once
 BROKEN = OSError("no such file")
 FULL = MemoryError("no pinned memory is left")
@@ -68,8 +70,13 @@ class _Results:
         self.data = data
         self.before: list[int] = []
         self.behind_none = Event()
+        self.looks = 0  # with a timeout
 
-    def get(self, *_: Any, **__: Any) -> Any:
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not block or timeout is not None:
+            self.looks += 1
+            if self.looks <= VAIN:
+                raise Empty
         self.before.append(self.data.qsize())
         if self.left:
             return self.left.pop(0)
@@ -104,6 +111,8 @@ def _fault_of_stage(stage: Callable[..., Any]) -> str:
         return f"pin was called where an error had come. {PINS_ERRORS}"
     if any(error is failed for failed in FAILS.values()):
         return f"pin raises {error!r}, and the stage raised it, too. {RAISES}"
+    if isinstance(error, Empty):
+        return f"{told_of(error)} {GIVES_UP}"
     if error is not None:
         return told_of(error)
     if results.behind_none.is_set():

@@ -35,6 +35,7 @@ ALONE_ON_LESS = (
     "Rule 4 holds without workers, too: a process that gets half a core computes for twice as long."
 )
 FEWER_THAN_ALL = "With more cores than workers rule 4 may still decide: W workers and the trainer want W + 1."
+BY_BATCH = "Rule 4 is about a whole epoch: take the later of two ends once, not batch by batch."
 STEADY = (
     "Move the slow batch to another place: your prediction stays the same, and by the rules it changes. "
     "A formula for the pace can't know when the slow batch is wanted."
@@ -46,6 +47,8 @@ ENOUGH = 64  # cores, with which rule 4 asks for nothing
 _FAULTS = {
     "Without workers nothing is sent or received.": ("(read + step)", "(read + send + receive + step)"),
     ALONE_ON_LESS: ("if workers == 0:\n", "if workers == 0:\n        cores = 64\n"),
+    BY_BATCH: ("max(alone, (sum(loads) + batches * step) / cores)",
+               "sum(max(load + read + step, (load + step) / cores) for load in loads)"),
     "Without workers the trainer waits for the reading, too.": ("(read + step)", "step"),
     "Without workers nothing overlaps: one process loads, then trains, so the times add up.":
         ("sum(loads) + batches * (read + step)", "max(sum(loads) + batches * read, batches * step)"),
@@ -92,7 +95,7 @@ _FAULTS = {
     STEADY: ("done[batches - 1], ",
              "(read + send + receive + step + max(loads) + (batches - 1) * "
              "max(receive + step, (read + max(loads) + send) / workers) if loads else 0), "),
-    "busy / cores need not be a whole number: no //.": ("busy / cores", "busy // cores"),
+    "busy / cores need not be a whole number: no // and no int().": ("busy / cores", "busy // cores"),
     "Both are lower bounds: the later counts, not their sum.": ("max(done", "plus(done"),
     "Both are lower bounds: the later counts, not the earlier.": ("max(done", "min(done"),
 }
@@ -160,7 +163,8 @@ def _mistake(exercise: Exercise, answer: Callable[..., Any], group: Sequence[Map
     if _agree(got, right):
         return ""
     agrees = (why for why, wrong in exercise.mistakes.items() if _agree(got, _results(wrong, told)))
-    return next(agrees, STEADY if _is_steady(answer) else "")
+    places_count = any(case["workers"] for case in group)  # otherwise it is all the same which batch is slow
+    return next(agrees, STEADY if places_count and _is_steady(answer) else "")
 
 
 def _agree(mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
@@ -243,6 +247,7 @@ check_predict = Exercise(
             ([], 2, ENOUGH, 5, 1, 3, 12, 2),
             ([20, 26, 20], 0, 0.5, 5, 5, 3, 12, 2),  # half a core, as other programs take the rest
             ([2, 3], 0, 0.8, 30, 1, 1, 4, 2),  # and waiting takes none of it
+            ([60, 1], 0, 0.5, 20, 1, 1, 2, 2),  # the cores decide, and not for each batch
             ([20] * 48, 1, 1.5, 0, 1, 3, 20, 2),  # more cores than workers, and all want one
             *_drawn(60),
         ],

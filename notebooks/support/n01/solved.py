@@ -90,12 +90,12 @@ def load_in_order(
     context: Any = None,
 ) -> Any:
     """Yield the collated batches of one epoch, loaded by workers of `context`, in the order of `batches`."""
+    todo = enumerate(batches)  # this may raise: then no worker has been started
     results = context.Queue()
     orders = [context.Queue() for _ in range(workers)]
     team = [context.Process(target=work, args=(dataset, collate, queue, results)) for queue in orders]
     for worker in team:
         worker.start()
-    todo = enumerate(batches)
     early = dict[int, Any]()
     missing = set[int]()
 

@@ -31,6 +31,10 @@ MEDIAN = (
     "The median of the gaps leaves out the slow batches, and training waits for these, too: take the mean."
 )
 REPEATED = "Your kept batches are one and the same: batches differ, so keep a few."
+FIRST_ONLY = (
+    "Each batch that you kept is the first of its loop. Without a shuffle that is always the same one: keep some of "
+    "one loop."
+)
 NEVER_KEPT = "The first time is that of the step on kept batches, and no step of yours ran on one."
 NO_BOTH = "No loop of yours trains on batches as the loader gives them: that is the third time."
 SHORT = "The first batches of all workers come at once, so a few batches say little of the loader's pace."
@@ -104,6 +108,7 @@ JOBS = (
     Job(1, 0.5, workers=8, batches=120, about=0.1),  # batches come eight at a time
     Job(3, 2, workers=0, batches=60, steps=(0.4, 0.6, 2.0), about=0.1),  # some steps are slow
     Job(4, 1, 0.5, stay=True),  # behind a loop that was left, the worker goes on
+    Job(4, 1, 0.5, batches=60, stay=True, about=0.1),  # also if fifty batches of it were taken
 )
 PREFETCH = 2  # places of a worker
 START = 100.0  # seconds until the first batch of an epoch, and of the first step
@@ -114,6 +119,7 @@ class _Made:
     """A batch."""
 
     number: int
+    place: int  # in its epoch
 
 
 @dataclass
@@ -135,7 +141,7 @@ class TimedWorld:
         self.made = 0
         self.loops: list[_Loop] = []
         self.fresh: dict[int, _Loop] = {}  # by number: batches that were just given, and to which loop
-        self.kept: set[int] = set()  # numbers of other batches on which a step ran
+        self.kept: dict[int, int] = {}  # other batches on which a step ran: their places, by number
         self.ran: list[float] = []  # seconds of each step
         self.alive: list[weakref.ref[_Made]] = []
         self.most_alive = 0
@@ -157,7 +163,7 @@ class TimedWorld:
         self.ran.append(seconds)
         loop = self.fresh.get(batch.number)
         if loop is None:
-            self.kept.add(batch.number)
+            self.kept[batch.number] = batch.place
             self._beside_loading()
         else:
             loop.trained += 1
@@ -186,16 +192,16 @@ class TimedWorld:
             trained = loop.trained
             ordered = min(job.workers * PREFETCH, job.batches - number - 1)
             self.loading = ordered * job.loader if job.stay else 0.0
-            yield from self._give(loop)
+            yield from self._give(loop, number)
             if self.now - given >= START:  # nothing is loaded while the first step of all starts
                 late += START
             if loop.trained > trained and number < job.batches - 1:
                 self.now += job.friction
                 late += job.friction if job.loader >= job.step else 0.0
 
-    def _give(self, loop: _Loop) -> Iterator[_Made]:
+    def _give(self, loop: _Loop, place: int) -> Iterator[_Made]:
         """Hand over a batch; it is fresh until the next one is asked for, or the loop ends."""
-        batch = _Made(self.made)
+        batch = _Made(self.made, place)
         number = self.made
         self.made += 1
         loop.taken += 1
@@ -291,6 +297,8 @@ def _what_it_did(world: TimedWorld) -> str:
         return NEVER_KEPT
     if len(world.kept) == 1:
         return REPEATED
+    if set(world.kept.values()) == {0}:
+        return FIRST_ONLY
     if len(world.kept) < FEWEST_KEPT:
         return f"The step ran on {len(world.kept)} kept batches. Keep a few more: batches differ."
     for kind, loops in {

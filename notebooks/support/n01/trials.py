@@ -13,14 +13,18 @@ from support.kit.outside import remembering
 from support.kit.raised import told_of
 from support.kit.threads import EndedError
 from support.n01.epochs import (
+    AT_ONCE,
+    NEVER,
     OVER_IT,
     TRAVELLING,
     Batches,
     EpochCase,
     Items,
     NoListError,
+    Remark,
     UnreadableError,
     to_nothing,
+    to_remark,
     unreadable,
     unwritable,
 )
@@ -56,13 +60,14 @@ TOO_MANY = (
 IN_VAIN = "All that was ordered has arrived, and the loop waits for one more."
 COLLATED_HERE = "The training process collates: that is work of the workers, and meanwhile nobody trains."
 NOTHING = (
-    "What `collate` makes may be None: whether something was raised is said by the error, not by the batch."
+    "What `collate` makes may be None, or an exception: the batch does not say whether anything was raised."
 )
 REUSED = (
     "`collate` was given one list for two batches: it may keep what it is given, so make a new one each time."
 )
 NO_LIST_GIVEN = "`collate` is given its items in a list, which it may keep or add to."
 TORN = "What `collate` raises is an error of the worker, too, and must reach the training process."
+EMPTY_LIST = "An empty list of indices is one of the lists, too: a worker makes its batch, `collate([])`."
 NO_LIST = "An error of the batch sampler ends the epoch, too, and then nobody has sent the workers home."
 
 CANT_TRAVEL = "An exception that pickle can't carry there and back arrives as a RuntimeError with its text."
@@ -78,6 +83,7 @@ IN_ORDER: Sequence[EpochCase] = (
     EpochCase(size=3, batch=2, workers=4),
     EpochCase(size=0, batch=2, workers=2),
     EpochCase(size=12, batch=3, workers=2, shuffled=True, epochs=2),
+    EpochCase(size=12, batch=2, workers=2, empty=2),
 )
 TO_THE_END: Sequence[EpochCase] = (
     *IN_ORDER,
@@ -87,6 +93,7 @@ TO_THE_END: Sequence[EpochCase] = (
     EpochCase(size=12, batch=2, workers=2, torn=7),
     EpochCase(size=12, batch=2, workers=2, no_list=1),
     EpochCase(size=12, batch=2, workers=2, no_list=5),
+    EpochCase(size=12, batch=2, workers=2, no_list=AT_ONCE),
     EpochCase(size=12, batch=2, workers=1, stop=2),
     EpochCase(size=12, batch=2, workers=3, stop=1),
     EpochCase(size=15, batch=3, workers=2),
@@ -98,6 +105,7 @@ TO_THE_END: Sequence[EpochCase] = (
         for over_it in OVER_IT
     ),
     EpochCase(size=6, batch=2, workers=2, collate=to_nothing),
+    EpochCase(size=6, batch=2, workers=2, collate=to_remark),
 )
 
 
@@ -147,6 +155,10 @@ class _Trial:
     def fault(self) -> str:
         """Take all epochs; say what is wrong, and first of all whether a worker has given up."""
         said = self.of_epochs()
+        if said and self.case.empty < NEVER:  # without that list all goes well
+            return (
+                f"list {self.case.empty} is empty, and the batches are not those that are due. {EMPTY_LIST}"
+            )
         gave_up = said and any(worker.gave_up for worker in self.team.workers)
         return f"a worker has ended behind a look that found nothing. {GIVES_UP}" if gave_up else said
 
@@ -211,11 +223,14 @@ class _Trial:
             return f"in a worker {told_of(dead[0])} {why}".strip()
         if self.team.stuck_in != "get":
             return f"the loop waits for ever until a worker has ended. {LEFT}"
-        if self.case.bad_batch < len(self.due) and any(worker.over for worker in self.team.workers):
+        at_home = any(worker.sent_home for worker in self.team.workers)
+        if self.case.bad_batch < len(self.due) and any(
+            worker.over and not worker.sent_home for worker in self.team.workers
+        ):
             return f"{self.what_raises()}, a worker ends behind it, and the loop waits for ever. {GOES_HOME}"
         if self.team.results < len(self.team.handed) or not self.team.handed:
             return "all wait for each other: nobody puts what the others wait for."
-        if self.clearing_up or self.taken == len(self.due):
+        if self.clearing_up or at_home or self.taken == len(self.due):
             return TOO_MANY
         if self.taken < self.case.bad_batch and self.team.results == len(self.batches):
             return f"batch {self.taken}: {NOT_FOUND}"
@@ -248,6 +263,8 @@ class _Trial:
             return f"{told_of(error)} {CANT_TRAVEL}"
         if self.case.collate is to_nothing and "must derive from BaseException" in str(error):
             return f"`collate` returns None, and {told_of(error)} {NOTHING}"
+        if isinstance(error, Remark):
+            return f"`collate` returns an exception, and your code raised it. {NOTHING}"
         of_a_text = ("must derive from BaseException", "has no file", "fits no batch")
         sent_as_text = self.case.bad_batch < len(self.due) and any(words in str(error) for words in of_a_text)
         return f"{told_of(error)} {AS_TEXT if sent_as_text else ''}".strip()
@@ -398,7 +415,10 @@ class _Trial:
         """Say what is wrong when the batch sampler has raised: workers may have been started, and none is left."""
         if not self.team.settle():
             left = plural(self.team.alive(), "worker")
-            return f"the batch sampler raises at list {self.case.no_list}: {left} still there. {NO_LIST}"
+            where = (
+                "before its first list" if self.case.no_list == AT_ONCE else f"at list {self.case.no_list}"
+            )
+            return f"the batch sampler raises {where}: {left} still there. {NO_LIST}"
         return self.of_joins()
 
     def end(self, failed: Exception | None) -> str:

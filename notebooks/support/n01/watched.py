@@ -66,6 +66,7 @@ class _Queue:
             self.team.wait(me, "get", lambda: bool(self.items))
             self.team.looked_in_vain.discard(me)
             item = self.items.pop(0)
+            self.team.is_sent_home(me, item)
         if isinstance(item, _Unreadable):
             self.team.lost = True
             raise item.error
@@ -119,6 +120,7 @@ class _Worker(threading.Thread):
         self.error: BaseException | None = None
         self.over = False
         self.gave_up = False  # because it found no order
+        self.sent_home = False
         self.joined = False
         self.left_alone = False  # by a join that came back too early
         self.killed = False
@@ -191,6 +193,11 @@ class WatchedTeam(Waits):
         return _Queue(self)
 
     SimpleQueue = Queue
+
+    def is_sent_home(self, who: int, item: Any) -> None:
+        """Note that a worker has taken None."""
+        for worker in self.workers:
+            worker.sent_home |= worker.ident == who and item is None
 
     def alive(self) -> int:
         """Return how many workers are not over."""

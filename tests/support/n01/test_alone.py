@@ -248,6 +248,11 @@ def until_an_empty_list(self):
         yield self.collate([self.dataset[index] for index in indices])
 
 
+def each_index_once(self):
+    for indices in self.batches:
+        yield self.collate([self.dataset[index] for index in dict.fromkeys(indices)])
+
+
 def gives_a_tuple(self):
     for indices in self.batches:
         yield self.collate(tuple(self.dataset[index] for index in indices))
@@ -289,6 +294,7 @@ def gives_a_map(self):
         (until_a_batch_is_false, alone.ANY_BATCH),
         (without_false_items, alone.ANY_ITEM),
         (without_empty_lists, alone.EMPTY_LIST),
+        (each_index_once, f"batch 0 is [40], due is [40, 40]. {alone.REPEATED}"),
         (until_an_empty_list, alone.EMPTY_LIST),
         (gives_a_tuple, f"`collate` was given a tuple. {alone.NO_LIST}"),
         (gives_a_map, f"`collate` was given a map. {alone.LAZY}"),

@@ -313,7 +313,19 @@ def by_object(results, data, pin):
         data.put(stage(message))
 
 
-@pytest.mark.parametrize("answer", [by_two_loops, by_object])
+def patient_stage(results, data, pin):
+    """Look again and again, with a timeout."""
+    while True:
+        try:
+            message = results.get(timeout=0.01)
+        except queue.Empty:
+            continue
+        if message is None:
+            return
+        data.put(Stage(pin)(message))
+
+
+@pytest.mark.parametrize("answer", [by_two_loops, by_object, patient_stage])
 def test_a_stage_by_other_ways_is_right(answer):
     assert n01.check_pinning(answer).status == "right"
 
@@ -372,6 +384,8 @@ SENT_ON = "data.put((number, batch, error))"
             f"the message (9, None, None) came out, due is (9, 'pinned None', None). {pinning.EMPTY}",
         ),
         (one_ahead, f"message 1 was taken when 0 had been handed on. {pinning.AHEAD}"),
+        (edited_stage(("results.get()", "results.get(timeout=60)")), pinning.GIVES_UP),
+        (edited_stage(("results.get()", "results.get(block=False)")), pinning.GIVES_UP),
     ],
 )
 def test_a_wrong_stage_is_told_what_it_did(answer, says):

@@ -16,6 +16,11 @@ def test_the_path_says_what_the_pipeline_gains():
         assert f"{settings['batches'] * sum(hops)} ms one after the other, {pipeline} ms as a pipeline" in words
 
 
+def test_two_hops_that_are_equally_slow_set_the_pace_together():
+    figure = n01.draw_path(6, load_ms=4, pin_ms=1, transfer_ms=2, step_ms=4)
+    assert "; load and step set the pace." in alt_text(figure)
+
+
 @pytest.mark.parametrize(
     "hops, filled",
     [((6, 1, 2, 4), [0, 0, 0]), ((6, 1, 2, 8), [0, 0, 2]), ((1, 2, 4, 8), [3, 3, 3]), ((2, 8, 1, 1), [3, 0, 0])],

@@ -119,6 +119,15 @@ NO_RECEIVE = "The trainer also has to receive a batch before its step."
         ),
         (changed((f"max(alone, {ALONE_BUSY} / cores)", "alone")), prediction.ALONE_ON_LESS),
         (changed((RECEIVED, "done.get(b - workers * prefetch - 1, 0)")), ORDERED_BEFORE),
+        (
+            changed(
+                (
+                    f"max(alone, {ALONE_BUSY} / cores)",
+                    "sum(max(read + load + step, (load + step) / cores) for load in loads)",
+                )
+            ),
+            prediction.BY_BATCH,
+        ),
     ],
 )
 def test_a_wrong_prediction_is_told_its_own_sentence(answer, says):
@@ -164,6 +173,7 @@ def test_a_formula_for_the_steady_state_is_told_what_it_cannot_know(load_of):
         changed(("+ receive\n", "+ receive * (b > 0)\n")),
         changed(("return max(done", "return round(max(done"), ("busy / cores)", "busy / cores))")),
         changed(("range(batches)", "range(1, batches)"), ("done = {-1: 0.0}", "done = {0: 0.0}")),
+        lambda loads, *others, **named: predict_epoch(loads[:1] * len(loads), *others, **named),
     ],
 )
 def test_a_wrong_prediction_that_nobody_knows_gets_a_case_and_no_sentence_of_another(answer):

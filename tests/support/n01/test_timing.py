@@ -260,6 +260,21 @@ def step_last(loader, step, clock):
     return seconds_of(kept_of(loader, 5), step, clock), alone, both
 
 
+def behind_two_loops_of_fifty(loader, step, clock):
+    """Both loops are left after fifty batches; then the step runs."""
+    kept = whole_loop_for_some(loader, 5)
+    alone = seconds_of(loader, nothing, clock, 50)
+    both = seconds_of(loader, step, clock, 50)
+    return seconds_of(kept, step, clock), alone, both
+
+
+def first_of_five_loops(loader, step, clock):
+    """Without a shuffle they are one and the same batch."""
+    kept = [next(iter(loader)) for _ in range(5)]
+    alone = seconds_of(loader, nothing, clock)
+    return seconds_of(kept, step, clock), alone, seconds_of(loader, step, clock)
+
+
 def sums_for_ever(loader, step, clock, looks=[]):  # noqa: B006  that is the mistake
     """The looks at the clock in a list that is made once."""
 
@@ -286,6 +301,8 @@ def test_lists_that_outlive_a_call_are_told_so():
         (step_at_once, timing.STILL_LOADING),
         (step_beside_an_open_loop, timing.STILL_LOADING),
         (step_last, timing.STILL_LOADING),
+        (behind_two_loops_of_fifty, timing.STILL_LOADING),
+        (first_of_five_loops, timing.FIRST_ONLY),
         (by_median, timing.MEDIAN),
         (step_by(min), timing.STEPS_DIFFER),
         (step_by(max), timing.STEPS_DIFFER),

@@ -267,7 +267,7 @@ def _fault_of_what_is_left(answer: Any) -> str:
     if left >= x.nbytes:
         return (
             f"after backward {left // 1024} KiB of the second forward are alive, as long as the output is. "
-            "An attribute of ctx keeps them: names of backward's own would be gone."
+            "What holds them: an attribute of ctx, or a graph that backward itself has built?"
         )
     return ""
 

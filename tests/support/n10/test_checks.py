@@ -301,6 +301,18 @@ HEARS_NOTHING = of_the_solution(
         "        except RuntimeError:\n            return inputs[0].clone()",
     )
 )
+FORGETS_THE_FUNCTION = of_the_solution(
+    (
+        "            output = ctx.function(*inputs)\n",
+        "            output = ctx.function(*inputs)\n            del ctx.function\n",
+    )
+)
+STATE_MOVES_ON = of_the_solution(
+    (
+        "            output = ctx.function(*inputs)\n",
+        "            output = ctx.function(*inputs)\n            ctx.random_state = torch.get_rng_state()\n",
+    )
+)
 GRAPH_OF_BACKWARD = of_the_solution(("(output, gradient)", "(output, gradient, create_graph=True)"))
 ROUNDS_THE_GRADIENT = of_the_solution(("(output, gradient)", "(output, gradient.bfloat16().float())"))
 
@@ -346,6 +358,8 @@ class BackwardInsideTheFork(ByHand):
         (BackwardInsideTheFork, "a layer draws random numbers in its own backward"),
         (HEARS_NOTHING, "function raised RuntimeError in forward, and nobody heard of it"),
         (ROUNDS_THE_GRADIENT, "the gradient is off by 0."),
+        (FORGETS_THE_FUNCTION, "the second of two backwards through a kept graph"),
+        (STATE_MOVES_ON, "the second of two backwards through a kept graph drew another dropout mask"),
         (GRAPH_OF_BACKWARD, "as long as the output is. What holds them: an attribute of ctx, or a graph"),
     ],
 )

@@ -116,6 +116,7 @@ def _fault_of_gradients(answer: Callable[..., Any], *, require: bool) -> str:
 def _fault_of_output(answer: Callable[..., Any]) -> str:
     torch.manual_seed(7)
     wanted = _Segment()(*_inputs())
+    state = torch.get_rng_state()
     torch.manual_seed(7)
     segment = _Segment()
     with in_case("in forward"):
@@ -128,6 +129,8 @@ def _fault_of_output(answer: Callable[..., Any]) -> str:
         return "it does not return what function(*inputs) returns."
     if not y.requires_grad:
         return "the output requires no gradient: it has lost its graph."
+    if not torch.equal(torch.get_rng_state(), state):
+        return "after forward the random state is another one than without a checkpoint."
     return ""
 
 
@@ -176,6 +179,12 @@ def _fault_of_portions(answer: Callable[..., Any]) -> str:
             y.backward(retain_graph=True)
     if not torch.allclose(_grad(inputs[0]), 2 * wanted[0], atol=1e-4):
         return "two backwards through a kept graph do not add up to twice the gradient."
+    segment = _Segment()
+    y = answer(segment, *inputs).sum()
+    for _ in range(2):
+        y.backward(retain_graph=True)
+    if not all(torch.equal(mask, segment.masks[0]) for mask in segment.masks):
+        return "a later backward through a kept graph drew another dropout mask than forward."
     return ""
 
 

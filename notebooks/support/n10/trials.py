@@ -149,7 +149,8 @@ def fault_of_checkpoint(answer: Any) -> str:
         or _fault_of_unused(answer)
         or _fault_of_errors(answer)
         or _fault_of_what_is_left(answer)
-        or _fault_of_a_second_backward(answer)
+        or _fault_of_passes(answer)
+        or _fault_of_a_kept_graph(answer)
         or _fault_of_drawing_in_backward(answer)
     )
 
@@ -267,12 +268,12 @@ def _fault_of_what_is_left(answer: Any) -> str:
     if left >= x.nbytes:
         return (
             f"after backward {left // 1024} KiB of the second forward are alive, as long as the output is. "
-            "An attribute of ctx keeps them: names of backward's own would be gone."
+            "What holds them: an attribute of ctx, or a graph that backward itself has built?"
         )
     return ""
 
 
-def _fault_of_a_second_backward(answer: Any) -> str:
+def _fault_of_passes(answer: Any) -> str:
     passes = list[Tensor]()
 
     def function(x: Tensor) -> Tensor:
@@ -286,6 +287,20 @@ def _fault_of_a_second_backward(answer: Any) -> str:
         return (
             f"backward went {len(passes)} times through the second forward; once is enough for all gradients."
         )
+    return ""
+
+
+def _fault_of_a_kept_graph(answer: Any) -> str:
+    """Go backward twice: whatever the first one has used must still be there."""
+    part = _Segment()
+    inputs = torch.ones(10, 6, requires_grad=True), torch.ones(10, 6), torch.ones(6)
+    loss = answer.apply(part, *inputs).sum()
+    for turn in ("first", "second"):
+        case = f"the {turn} of two backwards through a kept graph"
+        with in_case(case):
+            loss.backward(retain_graph=True)
+        if not torch.equal(part.masks[-1], part.masks[0]):
+            return f"{case} drew another dropout mask than forward."
     return ""
 
 

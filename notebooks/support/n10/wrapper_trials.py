@@ -134,14 +134,17 @@ def _fault_of_writes(answer: Any) -> str:
 def _fault_of_flag(answer: Any) -> str:
     asks = getattr(answer, "__globals__", {}).get("is_recomputing", built.is_recomputing)
     said: list[bool] = []
+    weight = torch.ones(2, requires_grad=True)
 
     def inner(x: Tensor) -> Tensor:
         said.append(asks())
-        return x.tanh()
+        return (x * weight).tanh()
 
-    answer(inner, torch.ones(2, requires_grad=True)).sum().backward()
-    if said != [False, True]:
-        return _not_as_expected("first forward, second forward", said, [False, True])
+    for requires, which in (True, ""), (False, ", with data that require no gradient"):
+        said.clear()
+        answer(inner, torch.ones(2, requires_grad=requires)).sum().backward()
+        if said != [False, True]:
+            return _not_as_expected(f"first forward, second forward{which}", said, [False, True])
     if asks():
         return "after backward is_recomputing() still says True; expected False."
     with suppress(ZeroDivisionError):  # in the second forward

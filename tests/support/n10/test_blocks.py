@@ -41,6 +41,19 @@ def test_at_256_positions_the_top_is_the_backward_of_softmax_in_every_way():
     assert {course_of(way, count).top for way in WAYS for count in (1, 8)} == {"_softmax_backward_data"}
 
 
+def test_what_attention_adds_to_the_peak_are_its_inputs_and_copies_of_the_products(monkeypatch):
+    def contiguous(self, x, call=blocks.plain):
+        return as_it_is(self, x, lambda function, *inputs: call(function, *(part.contiguous() for part in inputs)))
+
+    as_it_is = TransformerBlock.forward
+    monkeypatch.setattr(TransformerBlock, "forward", contiguous)
+    course_of.cache_clear()
+    try:
+        assert [round(course_of(way).peak) for way in WAYS] == [29, 30, 32, 29]
+    finally:
+        course_of.cache_clear()
+
+
 def test_what_runs_again_is_told_apart_from_forward_and_backward():
     plain, attention, _, block = (course_of(way) for way in WAYS)
     assert set(plain.kinds) == {"forward", "backward"}

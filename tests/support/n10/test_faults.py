@@ -31,6 +31,13 @@ def test_a_repair_is_seen_a_warning_is_no_silence_and_no_case_is_right_by_having
     assert all(outcome(case, lambda f, *x: f(*x)) in ("same", "wrong") for case in CASES)
 
 
+def test_whatever_a_checkpoint_raises_is_an_error():
+    def finds_too_few(function, *inputs):
+        raise IndexError("list index out of range")
+
+    assert outcome("Python's random: a branch", finds_too_few) == "error"
+
+
 class Module(nn.Module):
     """Counts by assigning a buffer; its weights change places from one forward to the next if it rolls."""
 

@@ -214,6 +214,21 @@ at_the_last_number = edits(
 )
 
 
+first_in_a_fork = edits(
+    (
+        "    with saved_tensors_hooks(lambda tensor: next(numbers), unpack)",
+        "    with torch.random.fork_rng(devices=[]), saved_tensors_hooks(lambda tensor: next(numbers), unpack)",
+    ),
+)
+state_that_moves_on = edits(
+    ("    def recompute():\n", "    def recompute():\n        nonlocal random_state\n"),
+    (
+        "            function(*inputs)\n",
+        "            function(*inputs)\n            random_state = torch.get_rng_state()\n",
+    ),
+)
+
+
 def runs_twice_in_forward(function, *inputs):
     function(*inputs)
     return n10.hook_checkpoint(function, *inputs)
@@ -235,6 +250,8 @@ def runs_twice_in_forward(function, *inputs):
         (holds_its_output, "after forward the output is dropped, and"),
         (keeps_every_output, "after forward the output is dropped, and"),
         (at_the_last_number, "three checkpoints in a row"),
+        (first_in_a_fork, "after forward the random state is another one than without a checkpoint"),
+        (state_that_moves_on, "a later backward through a kept graph drew another dropout mask"),
         (runs_twice_in_forward, "in forward the function ran 2 times; once is enough"),
         (built.MyCheckpoint.apply, "so backward can't begin"),
         (built.my_checkpoint, "torch.autograd.grad must fill no .grad"),

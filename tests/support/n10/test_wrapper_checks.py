@@ -54,6 +54,11 @@ SECOND_RUN_ALONE = edited(
     ("before or torch.is_grad_enabled()", "calls.append(1) or before or len(calls) == 2"),
 )
 
+IF_AN_INPUT_REQUIRES_ONE = edited(
+    n10.my_checkpoint,
+    ("torch.is_grad_enabled()", "torch.is_grad_enabled() and any(x.requires_grad for x in inputs)"),
+)
+
 
 @pytest.mark.parametrize("function, says", [(max, "Versions before:"), (set, "Versions before:")])
 def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(function, says):
@@ -72,6 +77,7 @@ def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(funct
     "answer, says",
     [
         (READ_AT_THE_CALL, "What it was before is what it is when this run begins"),
+        (IF_AN_INPUT_REQUIRES_ONE, "data that require no gradient: is_recomputing() says False, False"),
         (SECOND_RUN_ALONE, "two backwards through a kept graph: is_recomputing() says False, True, False"),
         (edited(n10.my_checkpoint, ("device=inputs[0].device, ", "")), "the first input that Checkpoint gets is on"),
         (edited(n10.my_checkpoint, ("before = is_recomputing()", "before = here.recomputing")), "in a new thread"),

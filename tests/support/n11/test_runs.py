@@ -100,6 +100,8 @@ def names(cells, context):
             found.add(node.name)
         elif context is ast.Store and isinstance(node, ast.alias):
             found.add(node.asname or node.name)
+        elif context is ast.Store and isinstance(node, ast.arg):
+            found.add(node.arg)
     return found
 
 

@@ -44,10 +44,12 @@ def _inputs() -> Iterator[tuple[str, Tensor]]:
 
 def _told_change(name: str, x: Tensor, y: Tensor) -> str:
     """Say what this function has changed of x, "" for nothing."""
+    if y.shape != x.shape:
+        return f"{name} must not change x: what came out has shape {(*y.shape,)} in place of {(*x.shape,)}."
     if y.dtype != x.dtype:
         return f"{name} must not change x: it was of {x.dtype} and is of {y.dtype}."
-    if y.shape != x.shape or not torch.equal(y, x):
-        return f"{name} must not change x: what came out differs{_told_shapes(x, y)}."
+    if not torch.equal(y, x):
+        return f"{name} must not change x: what came out has other numbers."
     if y.data_ptr() != x.data_ptr():
         return f"{name} copies x, number by number. Nothing is to be copied: give the same memory out again."
     return ""
@@ -120,11 +122,6 @@ def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> 
             "and return a tensor that a Join node made."
         )
     return ""
-
-
-def _told_shapes(given: Tensor, got: Tensor) -> str:
-    """Say how the shapes differ, "" if they don't."""
-    return "" if got.shape == given.shape else f", of shape {(*got.shape,)} in place of {(*given.shape,)}"
 
 
 def _note_handed(output: Tensor) -> list[str]:

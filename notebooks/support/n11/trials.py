@@ -192,7 +192,9 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
         task = memory, layers.layer(w, f"{j}"), x
         output = step(checkpoint.apply(torch.empty(0, requires_grad=True), *task), f"Wait{j}", ran)
         waited = output.data_ptr()
-        output.grad_fn.register_prehook(lambda *_, memory=memory: layers.left.append(_graphs_in(memory)))
+        wait: Any = output.grad_fn
+        if wait is not None:
+            wait.register_prehook(lambda *_, memory=memory: layers.left.append(_graphs_in(memory)))
         output = elsewhere(tie, output, *task) if j == 0 else tie(output, *task)
         if not isinstance(output, Tensor):
             missing = f"my_tie gave {output}, no tensor; where it returned None, a `return` is missing"

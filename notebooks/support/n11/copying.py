@@ -72,6 +72,10 @@ def fault_of_copy_wait(answer: Passages) -> str:
         return fault
     with in_place_of_cuda(PretendGPU(count=2)) as gpu:
         fault = _fault_of_the_way_back(answer, _Trip(gpu))
+    if fault:
+        return fault
+    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+        fault = _fault_of_copy_back(answer[0], _Trip(gpu))
     return fault or _fault_of_memory(answer)
 
 
@@ -95,30 +99,59 @@ def _fault_of_copy(answer: Passages, trip: _Trip) -> str:
             "What MyCopy gave has no node in the graph, so no gradient comes back: nothing may be detached."
         )
     new = trip.operations[began:]
-    other = next((op for op in new if op.kind == "launch" and op.lane.startswith("compute")), None)
-    if other is not None and not other.label.startswith("copy of"):
-        return f"In MyCopy.forward {other.label!r} is launched into {other.lane!r}: Copy uses its two streams alone."
-    fault = _fault_of_streams(new, "MyCopy.forward", ("copies", "copies of cuda:1"))
-    return fault or _fault_of_waits_in_copy(new)
+    return (
+        _fault_of_other_kernels(new, "MyCopy.forward")
+        or _fault_of_streams(new, "MyCopy.forward", ("copies", "copies of cuda:1"))
+        or _fault_of_waits_in_copy(new, "MyCopy.forward")
+    )
 
 
-def _fault_of_waits_in_copy(new: Sequence[Operation]) -> str:
+def _fault_of_copy_back(copy: Any, trip: _Trip) -> str:
+    """Look at backward of a copy, without a wait."""
+    x = _columns() * 2
+    y = copy.apply(*trip.copies, x)
+    gradient = torch.full((2, SIZE), 1 / 3, dtype=torch.float64, device="cuda:1").t()
+    began = len(trip.operations)
+    ended: list[int] = []
+    x.register_hook(lambda _: ended.append(len(trip.operations)))  # when the copy's gradient has arrived
+    y.backward(gradient)
+    new = trip.operations[began : ended[0]]
+    return _fault_of_other_kernels(new, "MyCopy.backward") or _fault_of_waits_in_copy(new, "MyCopy.backward")
+
+
+def _fault_of_other_kernels(new: Sequence[Operation], name: str) -> str:
+    """Say what is launched that is no copy."""
+    other = next((op for op in new if op.kind == "launch" and not op.label.startswith("copy of")), None)
+    if other is None:
+        return ""
+    rule = (
+        "Copy uses its two streams alone"
+        if other.lane.startswith("compute")
+        else "a copy is all that it launches"
+    )
+    return f"In {name} {other.label!r} is launched into {other.lane!r}: {rule}."
+
+
+def _fault_of_waits_in_copy(new: Sequence[Operation], name: str) -> str:
     """Say whether a compute stream waits, or is waited for."""
-    lanes = {op.event: op.lane for op in new if op.kind == "record"}
-    for op in new:
-        if op.kind != "wait":
-            continue
-        if op.lane.startswith("compute"):
+    for waiting, waited_for in _waits(new):
+        if waiting.startswith("compute"):
             return (
-                f"In MyCopy.forward {op.lane!r} waits for the copy: from there on that device computes nothing "
+                f"In {name} {waiting!r} waits for the copy: from there on that device computes nothing "
                 "else until it is there. Waiting is the business of MyWait."
             )
-        if lanes.get(op.event, "").startswith("compute"):
+        if waited_for.startswith("compute"):
             return (
-                f"In MyCopy.forward {op.lane!r} waits for {lanes[op.event]!r}. Copy uses its two streams alone; to "
+                f"In {name} {waiting!r} waits for {waited_for!r}. Copy uses its two streams alone; to "
                 "wait for layers is the business of MyWait."
             )
     return ""
+
+
+def _waits(operations: Sequence[Operation]) -> list[tuple[str, str]]:
+    """Return which stream waits for which, "" for one that recorded its event before."""
+    lanes = {op.event: op.lane for op in operations if op.kind == "record"}
+    return [(op.lane, lanes.get(op.event, "")) for op in operations if op.kind == "wait"]
 
 
 def _fault_of_streams(new: Sequence[Operation], name: str, ways: tuple[str, str]) -> str:
@@ -272,7 +305,7 @@ def _fault_of_waits_back(new: Sequence[Operation]) -> str:
     )
     if missing:
         said = f"In backward {missing[0]!r} waits for nobody, and uses what is perhaps not there yet."
-    return Fault(said, f"{said} {sorted(before)} {sorted(after)}")
+    return Fault(said, f"{said} {_waits(new)}")
 
 
 def _plain(x: Any) -> Any:

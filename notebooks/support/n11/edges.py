@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,13 @@ from support.n11.trials import MEANINGS, elsewhere
 
 def fault_of_fork_join(answer: tuple[runs.AutogradFunction, runs.AutogradFunction]) -> str:
     """Look at the phony, the values, the gradients, and the order that the edge forces."""
-    return _fault_of_fork(answer[0]) or _fault_of_join(*answer) or _fault_of_what_is_kept(*answer)
+    fork, join = answer
+    for case, x in _inputs():
+        fault = _fault_of_fork(fork, case, x)
+        fault = fault or _fault_of_what_join_gives(join, case, *fork.apply(x))
+        if fault:
+            return fault
+    return _fault_of_join(fork, join) or _fault_of_what_is_kept(fork, join)
 
 
 def _strided(value: float) -> Tensor:
@@ -28,24 +35,42 @@ def _strided(value: float) -> Tensor:
     return torch.arange(1.0, 7.0, dtype=torch.float64).reshape(2, 3).t().mul(value).requires_grad_()
 
 
-def _fault_of_fork(fork: runs.AutogradFunction) -> str:
-    x = _strided(1 / 3) * 2
-    with in_case("in MyFork.forward"):
+def _inputs() -> Iterator[tuple[str, Tensor]]:
+    """Yield tensors of several shapes and types, each with its name."""
+    yield "", _strided(1 / 3) * 2
+    yield " for a single number", torch.tensor(0.5, requires_grad=True) * 2
+    yield " for one row of half floats", torch.ones(1, 3, dtype=torch.float16, requires_grad=True) * 2
+
+
+def _told_change(name: str, x: Tensor, y: Tensor) -> str:
+    """Say what this function has changed of x, "" for nothing."""
+    if y.shape != x.shape:
+        return f"{name} must not change x: what came out has shape {(*y.shape,)} in place of {(*x.shape,)}."
+    if y.dtype != x.dtype:
+        return f"{name} must not change x: it was of {x.dtype} and is of {y.dtype}."
+    if not torch.equal(y, x):
+        return f"{name} must not change x: what came out has other numbers."
+    if y.data_ptr() != x.data_ptr():
+        return f"{name} copies x, number by number. Nothing is to be copied: give the same memory out again."
+    return ""
+
+
+def _fault_of_fork(fork: runs.AutogradFunction, case: str, x: Tensor) -> str:
+    with in_case(f"in MyFork.forward{case}"):
         forked = fork.apply(x)
         fork.apply(x)  # a second one must not take the first one's edge
     if not isinstance(forked, tuple) or len(forked) != 2 or not all(isinstance(y, Tensor) for y in forked):
         return f"MyFork.forward must return two tensors, (x, phony), not {kind_of(forked)}."
     y, phony = forked
-    if y.shape != x.shape or not torch.equal(y, x):
-        return f"MyFork must not change x: its first output differs{_told_shapes(x, y)}."
+    fault = _told_change("MyFork", x, y)
+    if fault:
+        return fault
     if phony.numel():
         return (
             f"The phony has {phony.numel()} elements. It carries an edge, no data: torch.empty(0) has none."
         )
-    if y.data_ptr() != x.data_ptr():
-        return "MyFork copies x, number by number. Nothing is to be copied: give the same memory out again."
     if y.grad_fn is x.grad_fn:
-        return "x came out as it went in, without a Fork node that made it."
+        return "x and what came out have one node: leave x as it is, and give out a tensor that a Fork node made."
     if not phony.is_floating_point():
         return f"The phony is of {phony.dtype}: only floating-point numbers have gradients, so it carries no edge."
     if not phony.requires_grad or phony.grad_fn is not y.grad_fn:
@@ -56,6 +81,14 @@ def _fault_of_fork(fork: runs.AutogradFunction) -> str:
     return ""
 
 
+def _fault_of_what_join_gives(join: runs.AutogradFunction, case: str, x: Tensor, phony: Tensor) -> str:
+    with in_case(f"in MyJoin.forward{case}", MEANINGS):
+        y = join.apply(x, phony)
+    if not isinstance(y, Tensor):
+        return f"MyJoin.forward must return one tensor, not {kind_of(y)}."
+    return _told_change("MyJoin", x, y)
+
+
 def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
     ran: list[str] = []
     x, y = (_strided(1.0) for _ in "ab")
@@ -64,14 +97,6 @@ def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> 
     with in_case("in forward or backward", MEANINGS):
         a, phony = fork.apply(step(step(x, "a0", ran), "a1", ran))
         start = join.apply(y, phony)
-        if not isinstance(start, Tensor):
-            return f"MyJoin.forward must return one tensor, not {kind_of(start)}."
-        if start.shape != y.shape or not torch.equal(start, y):
-            return f"MyJoin must not change x: its output differs{_told_shapes(y, start)}."
-        if start.data_ptr() != y.data_ptr():
-            return (
-                "MyJoin copies x, number by number. Nothing is to be copied: give the same memory out again."
-            )
         b = elsewhere(lambda: step(step(start, "b0", ran), "b1", ran))
         handed = [_note_handed(y) for y in (a, start)]
         (to_a * a + to_b * b).sum().backward()
@@ -97,11 +122,6 @@ def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> 
             "and return a tensor that a Join node made."
         )
     return ""
-
-
-def _told_shapes(given: Tensor, got: Tensor) -> str:
-    """Say how the shapes differ, "" if they don't."""
-    return "" if got.shape == given.shape else f", of shape {(*got.shape,)} in place of {(*given.shape,)}"
 
 
 def _note_handed(output: Tensor) -> list[str]:

@@ -245,6 +245,7 @@ def draw_backward(micro_batches: int, partitions: int, worker: str) -> Figure:
             stairs.bar(np.arange(len(ops)), counts[j], 1.0, below, color=color)
         lanes.set_title(f"{name}: at most {max(peaks(ops))} in a partition", fontsize=11)
         stairs.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        stairs.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         stairs.set_xlabel("step of backward: one operation")
         said.append(f"{name.capitalize()}: {' '.join(ops)}; alive {', '.join(map(str, counts.sum(axis=0)))}")
     grid[0][0].set_ylabel("micro-batch")
@@ -255,7 +256,13 @@ def draw_backward(micro_batches: int, partitions: int, worker: str) -> Figure:
     handles = [Patch(facecolor=HUE["R"], label="R recompute"), Patch(facecolor=HUE["B"], label="B backward")]
     alive_in = {f"inside alive, partition {j}": pale(rank_color(j), 0.55) for j in range(n)}
     handles += [Patch(facecolor=color, label=label) for label, color in alive_in.items()]
-    figure.legend(handles=handles, loc="outside lower left", ncols=6, handlelength=1.1, columnspacing=1.3)
+    figure.legend(
+        handles=handles,
+        loc="outside lower left",
+        ncols=5 if n < 4 else 3,
+        handlelength=1.1,
+        columnspacing=1.3,
+    )
     finding = (
         f"Insides at once in a partition, {worker} worker: at most {most[0]} with ties, {most[1]} without"
     )

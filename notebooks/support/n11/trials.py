@@ -56,10 +56,12 @@ def graphs() -> Iterator[tuple[str, Tensor]]:
     a = torch.tanh(w * 2) * 3
     b = elsewhere(lambda: torch.sin(v * 2) * 3)
     yield "two chains, one of them made in another thread", a + b
+    y = w * 2
+    yield "y = w * 2, exp(y) + sin(y), whose sin another thread made", torch.exp(y) + elsewhere(torch.sin, y)
     for _ in range(5):
         w = torch.sin(w) * torch.cos(w) + w
     yield "five rounds of w = sin(w) * cos(w) + w", w
-    for seed in range(8):
+    for seed in range(1, 8):
         yield f"a random graph of {6 + seed} operations", _random_graph(random.Random(seed), 6 + seed)
 
 
@@ -78,9 +80,14 @@ def _random_graph(draw: random.Random, operations: int) -> Tensor:
 
 
 def fault_of_engine(answer: Callable[[Any], Any]) -> str:
-    """Compare with the order in which autograd really runs, graph by graph."""
+    """Compare with the order in which autograd really runs, graph by graph. Known by the orders of all graphs."""
+    said = ""
+    orders = []
     for name, output in graphs():
         root: Any = output.grad_fn
+        if said:
+            orders.append(_turns(answer, root))
+            continue
         with in_case(f"for {name}"):
             got = answer(root)
         if got is None:
@@ -93,8 +100,17 @@ def fault_of_engine(answer: Callable[[Any], Any]) -> str:
         got = [*got]  # what backward may still append comes too late
         real = _really_run(output)
         if [*map(id, got)] != [*map(id, real)]:
-            return f"for {name} autograd ran {_told(real)}; yours says {_told(got)}."
-    return ""
+            said = f"for {name} autograd ran {_told(real)}; yours says {_told(got)}."
+    return Fault(said, f"{said} {orders}") if said else ""
+
+
+def _turns(answer: Callable[[Any], Any], root: Any) -> list[int] | str:
+    """Return the answer's order of a graph, in numbers, or what it raised."""
+    nodes = engine_order(root)
+    try:
+        return [nodes.index(node) for node in answer(root)]
+    except Exception as error:
+        return type(error).__name__
 
 
 def _really_run(output: Tensor) -> list[Any]:
@@ -128,6 +144,7 @@ class _Seen:
     gradients: list[list[float] | None]  # of both parameters and of x, rounded
     fault: str  # of the insides, or of the edges
     edges: list[list[str]]  # from each Recompute, to these nodes
+    left: list[list[bool]]  # in `shared` when Wait runs: which of its tensors have a graph; judges no answer
 
 
 class _Layers:
@@ -138,6 +155,7 @@ class _Layers:
         self.asks: list[bool] = []  # for a gradient: each new leaf
         self.insides: list[Any] = []  # weak references to each new leaf and to each output that has a graph
         self.edges: list[list[str]] = []  # from each Recompute, to these nodes
+        self.left: list[list[bool]] = []  # in `shared` when Wait runs: which of its tensors have a graph
         self.inputs: dict[str, set[int]] = {}  # of each layer: where what it got lies in memory
 
     def layer(self, w: Tensor, label: str) -> Callable[[Tensor], Tensor]:
@@ -167,32 +185,50 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
     tie(torch.ones(3, requires_grad=True) * 2, {}, torch.tanh, x)
     shared: list[dict[str, Any]] = []
     edges = layers.edges
+    by_numbers = ""
     far_ahead()
     for j, w in enumerate(weights):
         memory: dict[str, Any] = {}
         task = memory, layers.layer(w, f"{j}"), x
         output = step(checkpoint.apply(torch.empty(0, requires_grad=True), *task), f"Wait{j}", ran)
         waited = output.data_ptr()
+        wait: Any = output.grad_fn
+        if wait is not None:
+            wait.register_prehook(lambda *_, memory=memory: layers.left.append(_graphs_in(memory)))
         output = elsewhere(tie, output, *task) if j == 0 else tie(output, *task)
         if not isinstance(output, Tensor):
             missing = f"my_tie gave {output}, no tensor; where it returned None, a `return` is missing"
-            return _Seen(ran, [], missing, edges)
+            return _Seen(ran, [], missing, edges, layers.left)
         hung = [node for node in engine_order(output.grad_fn) if _is_of(recompute, node)]
         if len(hung) != j + 1:
-            return _Seen(ran, [], _NO_RECOMPUTE, edges)
+            return _Seen(ran, [], _NO_RECOMPUTE, edges, layers.left)
         own = next((node for node in hung if node.shared is memory), None)
         if own is None:
-            return _Seen(ran, [], "Recompute got another `shared` than the Checkpoint has", edges)
+            another = "Recompute got another `shared` than the Checkpoint has"
+            return _Seen(ran, [], another, edges, layers.left)
         if output.data_ptr() != waited:
-            return _Seen(ran, [], "my_tie returns a copy of the output, in other memory", edges)
+            copied = "my_tie returns a copy of the output, in other memory"
+            return _Seen(ran, [], copied, edges, layers.left)
         edges.append(_edges_of(own))
+        if f"Wait{j}" not in [getattr(node, "note", [""])[0] for node in engine_order(own)]:
+            by_numbers = _BY_NUMBERS
         x = step(output, f"Copy{j}", ran)
         shared.append(memory)
     summed = note_sums(x)
     x.backward(torch.tensor([1.0, -2.0, 3.0]))
     nodes = engine_order(x.grad_fn)  # x is what the loss hangs on: it is still there
-    fault = _fault_of_insides(shared, nodes, layers, needs_grad) or _told_of_sum(summed())
-    return _Seen(ran, [_rounded(each.grad) for each in (*weights, leaf)], fault, edges)
+    fault = _fault_of_insides(shared, nodes, layers, needs_grad) or _told_of_sum(summed()) or by_numbers
+    return _Seen(ran, [_rounded(each.grad) for each in (*weights, leaf)], fault, edges, layers.left)
+
+
+_BY_NUMBERS = (
+    "it turns out that no edge leads from Recompute to the Wait: only numbers let Recompute go first"
+)
+
+
+def _graphs_in(memory: dict[str, Any]) -> list[bool]:
+    left = memory.get("inside", ())
+    return [x.grad_fn is not None for x in left if isinstance(x, Tensor)] if isinstance(left, tuple) else []
 
 
 def _told_of_sum(givers: str) -> str:

@@ -267,7 +267,7 @@ def dead_phony(ctx, x):
         (MyJoin, "backward", lambda ctx, x: (2 * x, None), "gradient of chain b is 0.6, not 0.3"),
         (MyJoin, "apply", lambda x, phony: x * 1, "copies x"),
         (MyJoin, "apply", lambda x, phony: x.view_as(x), "Backward ran a1 a0 b1 b0, so nothing holds a back"),
-        (MyFork, "apply", lambda x: (x, torch.empty(0)), "without a Fork node"),
+        (MyFork, "apply", lambda x: (x, torch.empty(0)), "a tensor that a Fork node made"),
     ],
 )
 def test_a_wrong_half_of_fork_and_join_is_named(base, half, wrong, says):

@@ -80,3 +80,12 @@ def test_strips_mark_where_an_order_leaves_the_first_row_and_the_title_says_what
             words = alt_text(n11.draw_backward(m, n, worker))
             finding = f"Insides at once in a partition, {worker} worker: at most 1 with ties, {most} without."
             assert words.startswith(finding)
+
+
+@pytest.mark.parametrize(("m", "n", "worker"), [(6, 4, "new"), (6, 2, "older"), (4, 2, "new"), (1, 4, "new")])
+def test_the_legend_stays_inside_and_insides_are_counted_in_whole_numbers(m, n, worker):
+    figure = n11.draw_backward(m, n, worker)
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+    assert all(tick == round(tick) for axes in figure.axes[2:4] for tick in axes.get_yticks())

@@ -1,11 +1,14 @@
 """The graph as a list, the engine's rule, and the orders of pipelines: ours, lib's, torchgpipe's."""
 
+import ast
 import importlib.util
+import json
 
 import pytest
 import torch
 
 from support.n11 import runs as n11
+from tools.project import ROOT
 
 there = importlib.util.find_spec("torchgpipe") is not None
 RECORDED = n11.load("torchgpipe_order")["orders"]
@@ -85,3 +88,27 @@ def test_one_inside_at_any_age_and_each_tie_is_kept(m, n, age):
 def test_torchgpipe_run_here_goes_backward_as_we_do(m, n):
     assert n11.torchgpipe_run(m, n) == " ".join(n11.order_of(m, n))
     assert n11.torchgpipe_run(m, n, dependencies=False) == " ".join(n11.order_of(m, n, tied=False))
+
+
+def names(cells, context):
+    """Return the names that cells use, or bind, as `context` says."""
+    found = set()
+    for node in ast.walk(ast.parse("\n".join(cells))):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, context):
+            found.add(node.id)
+        elif context is ast.Store and isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif context is ast.Store and isinstance(node, ast.alias):
+            found.add(node.asname or node.name)
+        elif context is ast.Store and isinstance(node, ast.arg):
+            found.add(node.arg)
+    return found
+
+
+def test_who_goes_on_with_section_5_lacks_no_name_of_the_encore():
+    cells = json.loads((ROOT / "notebooks" / "11_backward_order.ipynb").read_text(encoding="utf-8"))["cells"]
+    begin = next(k for k, cell in enumerate(cells) if "### Encore, 50 minutes" in "".join(cell["source"]))
+    end = next(k for k, cell in enumerate(cells) if "## 5 ·" in "".join(cell["source"]))
+    code = ["".join(x["source"]) if x["cell_type"] == "code" and x["id"] != "setup" else "" for x in cells]
+    lacking = names(code[end:], ast.Load) & names(code[begin:end], ast.Store)
+    assert lacking - names(code[:begin] + code[end:], ast.Store) == set()

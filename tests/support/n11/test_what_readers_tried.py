@@ -1,8 +1,11 @@
 """Answers that readers gave to notebook 11: wrong ones that once passed, and right ones in another form."""
 
+from collections import Counter
+
 import pytest
 import torch
 
+from lib.runtime.device import current_stream
 from support.built import (
     Fork,
     Join,
@@ -20,7 +23,7 @@ from support.built import (
 from support.kit.mistakes import edited
 from support.n11 import checks as n11
 from support.n11.copying import races_of
-from support.n11.runs import engine_order
+from support.n11.runs import engine_order, following
 from support.n11.trials import three_at_once
 
 COPYING = (moved, MyCopy, MyWait)
@@ -46,7 +49,65 @@ def test_a_list_that_backward_fills_is_an_empty_one():
     refused(n11.check_engine(filled_by_backward), "yours says nothing")
 
 
+def counted_users(root):
+    """Return the nodes behind root, and how many edges lead to each."""
+    found = [root]
+    users = Counter()
+    for node in found:
+        for x in following(node):
+            users[x] += 1
+            found += [x] * (users[x] == 1)
+    return found, users
+
+
+def test_numbers_do_not_say_who_is_ready():
+    def by_number(root):
+        found, users = counted_users(root)
+        order = []
+        for node in sorted(found, key=lambda node: -node._sequence_nr()):
+            if "Accumulate" in node.name():
+                continue
+            order.append(node)
+            for x in following(node):
+                users[x] -= 1
+                order += [x] * (users[x] == 0 and "Accumulate" in x.name())
+        return order
+
+    refused(n11.check_engine(by_number), "autograd ran Add Exp Sin Mul", "graphs, node by node")
+
+
+def test_a_walk_into_the_depth_is_not_told_of_what_is_ready():
+    def depth_first(root):
+        done = {}
+
+        def visit(node):
+            for x in following(node):
+                if x not in done:
+                    visit(x)
+            done[node] = True
+
+        visit(root)
+        return [*done][::-1]
+
+    refused(n11.check_engine(depth_first), "autograd ran", "became ready last")
+
+
 # ---- exercise 2
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "says"),
+    [
+        ("torch.empty(0, device=x.device)", "x[:0]", "for a single number"),
+        ("return x.detach(), torch", "len(x)\n        return x.detach(), torch", "for a single number"),
+        ("return x.detach(), torch", "return x.detach().squeeze(), torch", "MyFork must not change x"),
+        ("return x.detach(), torch", "return x.to(torch.float64), torch", "it was of torch.float"),
+        ("return x.detach()\n", "return x.detach().squeeze()\n", "MyJoin must not change x"),
+        ("return x.detach()\n", "return x.to(torch.float64)\n", "it was of torch.float"),
+    ],
+)
+def test_any_shape_and_any_type_are_tried(line, changed, says):
+    refused(n11.check_fork_join(*edited((MyFork, MyJoin), (line, changed))), says)
 
 
 @pytest.mark.parametrize("returned", ["grad_x.clone()", "grad_x * 1", "grad_x + grad_phony.sum()"])
@@ -168,6 +229,35 @@ def test_who_keeps_a_tensor_in_ctx_is_not_told_of_save_for_backward():
     refused(n11.check_copy_wait(MyCopy, answer), "is kept, and takes memory", "save_for_backward")
 
 
+BACK = "return None, None, moved(gradient, next_stream, prev_stream)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("y = x.to(target.device)", "y = x.to(target.device).clone()", "'clone' is launched into 'copies of cuda:1'"),
+        ("y = x.to(target.device)", "y = x.contiguous().to(target.device)", "'clone' is launched into 'copies'"),
+        (BACK, BACK.replace("(gradient", "(gradient.contiguous()"), "MyCopy.backward 'clone' is launched"),
+        (
+            BACK,
+            "y = moved(gradient, next_stream, prev_stream)\n"
+            "        current_stream(prev_stream.device).wait_stream(prev_stream)\n        return None, None, y",
+            "In MyCopy.backward 'compute' waits for the copy",
+        ),
+    ],
+)
+def test_a_copy_launches_one_copy_and_lets_nobody_wait_there_and_back(old, new, says):
+    _, *answer = edited(COPYING, (old, new), names={"current_stream": current_stream})
+    refused(n11.check_copy_wait(*answer), says)
+
+
+def test_a_wait_of_the_wrong_stream_is_not_told_to_be_one_of_two():
+    line = "        prev_stream.wait_stream(next_stream)\n"
+    wrong = line.replace("prev_stream.wait", "current_stream(prev_stream.device).wait")
+    answer = edited(MyWait, (line, wrong), names={"current_stream": current_stream})
+    refused(n11.check_copy_wait(MyCopy, answer), "needs nothing", "In both directions")
+
+
 # ---- exercise 4
 
 
@@ -198,6 +288,17 @@ def test_an_inside_in_a_global_list_is_another_pairs(end):
     )
     answer = edited(HALVES, *changes, names={"STACK": []})
     refused(n11.check_halves(*answer), "take the inside of its own pair")
+
+
+def test_a_recompute_that_no_edge_puts_before_the_wait_is_refused():
+    answer = edited(HALVES, ("apply(phony, shared", "apply(torch.empty(0, requires_grad=True), shared"))
+    refused(n11.check_halves(*answer), "no edge leads from Recompute to the Wait")
+
+
+def test_an_output_without_a_graph_is_not_told_to_be_swapped():
+    detached = "x, ctx.function(x).detach().requires_grad_()"
+    answer = edited(HALVES, ("x, ctx.function(x)", detached))
+    refused(n11.check_halves(*answer), "B1 ", "in one order, and out in the other")
 
 
 def test_zeros_for_x_are_a_second_gradient():

@@ -11,7 +11,7 @@ from support.n06.ddp_trials import STEPS, fault_of_ddp
 from support.n06.gather_trials import fault_of_gather
 from support.n06.guesses import guess_adam as guess_adam
 from support.n06.guesses import guess_border as guess_border
-from support.n06.guesses import guess_first_bucket as guess_first_bucket
+from support.n06.guesses import guess_bucket_size as guess_bucket_size
 from support.n06.guesses import guess_hang as guess_hang
 from support.n06.guesses import guess_lone as guess_lone
 from support.n06.guesses import guess_ring as guess_ring

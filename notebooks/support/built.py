@@ -113,8 +113,8 @@ def in_buckets(parameters, limits):
 class MyDDP:
     def __init__(self, module, dist, limits):
         self.module, self.dist, self.sent = module, dist, []
-        for tensor in module.state_dict().values():
-            dist.broadcast(tensor, src=0)
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.detach(), src=0)
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.waiting = in_buckets(trained[::-1], limits)
         for parameter in trained:

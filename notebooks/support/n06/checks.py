@@ -11,7 +11,7 @@ from support.n06.ddp_trials import STEPS, fault_of_ddp
 from support.n06.gather_trials import fault_of_gather
 from support.n06.guesses import guess_adam as guess_adam
 from support.n06.guesses import guess_border as guess_border
-from support.n06.guesses import guess_first_bucket as guess_first_bucket
+from support.n06.guesses import guess_bucket_size as guess_bucket_size
 from support.n06.guesses import guess_hang as guess_hang
 from support.n06.guesses import guess_lone as guess_lone
 from support.n06.guesses import guess_ring as guess_ring
@@ -105,6 +105,7 @@ check_ring = Exercise(
 
 # ---- exercise 2: MyDDP
 
+_ALL = "[*module.parameters(), *module.buffers()]"
 _DIVIDED = "flat / self.dist.get_world_size()"
 _HOOKED = "parameter.register_post_accumulate_grad_hook(lambda _: self.send())"
 _SENT_LATER = (_HOOKED, "pass", "        if missing :=", "        self.send()\n        if missing :=")
@@ -126,12 +127,13 @@ check_ddp = Exercise(
         MyDDP,
         {
             "Every rank has begun with weights of its own, and equal gradients keep them different.": (
-                "dist.broadcast(tensor, src=0)",
+                "dist.broadcast(tensor.detach(), src=0)",
                 "pass",
             ),
-            "Buffers are broadcast, too: module.state_dict() has both.": (
+            "Buffers are broadcast, too: module.buffers() has them.": (_ALL, "module.parameters()"),
+            "module.state_dict() has no buffer with persistent=False; module.buffers() has all.": (
+                _ALL,
                 "module.state_dict().values()",
-                "[p.detach() for p in module.parameters()]",
             ),
             "src=1 gives everyone the weights of rank 1; take those of rank 0, which is always there.": (
                 "src=0",

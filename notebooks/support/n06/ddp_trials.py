@@ -46,7 +46,8 @@ class TwoBranches(nn.Module):
         self.spare = nn.Linear(4, 4, dtype=torch.float64)
         self.top = nn.Linear(4, 3, dtype=torch.float64)
         redrawn(self, seed)
-        self.register_buffer("batches", torch.tensor(seed + 5))  # an integer, as in BatchNorm
+        # an integer, as in BatchNorm, and in no state_dict
+        self.register_buffer("batches", torch.tensor(seed + 5), persistent=False)
         if frozen:
             self.get_submodule(frozen).requires_grad_(False)
         self.turned = turned
@@ -105,6 +106,7 @@ def fault_of_ddp(answer: Any) -> str:
     frozen = "a model with a frozen layer"
     return (
         _fault_of_training(answer, 2, lambda seed, rank: TwoBranches(seed, frozen="right"), LAYERS, frozen)
+        or _fault_of_an_unused_layer(answer, (0, 1), LAYERS, good_steps=1)
         or _fault_of_an_unused_layer(answer, (0, 1), LAYERS, frozen="top")
         or _fault_of_an_unused_layer(answer, (0, 1), LAYERS, frozen="right")
         or _fault_of_training(answer, 2, lambda seed, rank: chain(seed).float(), LIMITS, single)
@@ -124,10 +126,12 @@ def _fault_of_two_models(answer: Any) -> str:
 
     def live(dist: Any) -> str:
         models = chain(0), TwoBranches(1)
-        dists = Noting(dist), Noting(Imitation(World(1), 0))
+        second = World(1)
+        dists = Noting(dist), Noting(Imitation(second, 0))
         rows = drawn_values(12, 6)
         wrapped = [answer(*given, list(LIMITS)) for given in zip(models, dists, strict=True)]
         dists[1].asked.clear()
+        before = len(_sent(second, 0))
         models[0](rows).sum().backward()
         try:
             wrapped[0].finish()
@@ -139,13 +143,13 @@ def _fault_of_two_models(answer: Any) -> str:
         for model in models:
             model(rows).sum().backward()
         buckets = len(in_buckets(list(models[1].parameters())[::-1], LIMITS))  # type: ignore[no-untyped-call]
-        sent = len(_sent([], dists[1].world, 0))
+        sent = len(_sent(second, 0)) - before
         if sent != buckets:
             return f"the second one sends {sent} of its {plural(buckets, 'bucket')} in a step"
-        begun = list(dists[1].world.unwaited[0])
+        begun = list(second.unwaited[0])
         own = [gradient.clone() for gradient in map(_gradient, _parameters(models))]
         wrapped[0].finish()
-        if dists[1].world.unwaited[0] != begun:
+        if second.unwaited[0] != begun:
             return "the first one's finish waits for the sums of the second, too"
         wrapped[1].finish()
         if not all(map(close, map(_gradient, _parameters(models)), own)):
@@ -198,7 +202,10 @@ def _fault_of_training(
 
     with in_case(where, _OF_DDP):
         seen, counts = in_threads(rank, world)
-    done = [[what for r, what in counts.events if r == number] for number in range(world)]
+    events = [[what for r, what in counts.events if r == number] for number in range(world)]
+    done = [own[own.index("wrapped") + 1 :] for own in events]
+    sent = [_sent(counts, number) for number in range(world)]
+    sent = [sizes[len(sizes) - own.count("all_reduce") :] for sizes, own in zip(sent, done, strict=True)]
     fault = _fault_of_steps(seen, whole, done[0], where)
     changed = [left for left in given if left != list(limits)]
     if not fault and changed:
@@ -206,10 +213,10 @@ def _fault_of_training(
     if not fault:
         named = {p: name for name, p in make(0, 0).named_parameters() if p.requires_grad}
         buckets = in_buckets(list(named)[::-1], limits)  # type: ignore[no-untyped-call]
-        fault = _fault_of_messages(done, counts, buckets, [{named[p] for p in bucket} for bucket in buckets])
+        names = [{named[p] for p in bucket} for bucket in buckets]
+        fault = _fault_of_messages(done, sent, counts, buckets, names)
         fault = f"{where}: {fault}" if fault else ""
     gradients = [step["gradient"] for step in seen[0]]
-    sent = [_sent(done[number], counts, number) for number in range(world)]
     return Fault(fault, known_by=(fault, gradients, sent[0], _in_backward(done[0]))) if fault else ""
 
 
@@ -227,6 +234,7 @@ def _train(
 
         parameter.register_post_accumulate_grad_hook(noted)  # type: ignore[no-untyped-call]
     wrapped = wrap(model)
+    note("wrapped")
     optimizer = torch.optim.SGD(trained.values(), lr=0.01, momentum=0.9)
 
     def gradients() -> dict[str, Tensor]:
@@ -251,7 +259,7 @@ def _train(
 
 def _fault_of_steps(seen: list[Any], whole: Any, own: list[str], where: str) -> str:
     """Compare weights, buffer and gradients of all ranks and steps with those of one process."""
-    for step, r, what in product(range(STEPS), range(len(seen)), ("weight", "buffer", "gradient")):
+    for step, what, r in product(range(STEPS), ("weight", "buffer", "gradient"), range(len(seen))):
         got = seen[r][step][what]
         due = whole[step][what]
         wrong = [name for name in due if not close(got[name], due[name])]
@@ -266,14 +274,21 @@ def _fault_of_steps(seen: list[Any], whole: Any, own: list[str], where: str) -> 
 
 
 def _fault_of_messages(
-    done: list[list[str]], counts: World, buckets: list[list[Tensor]], names: list[set[str]]
+    done: list[list[str]],
+    sent: list[list[int]],
+    counts: World,
+    buckets: list[list[Tensor]],
+    names: list[set[str]],
 ) -> str:
-    """Say which rank waits too early, sends too late or leaves something; done: what each did, in its order."""
+    """Say which rank waits too early, sends too late or leaves something.
+
+    done: by rank what it did in the steps, in its order. sent: by rank the values in each of its messages.
+    """
     for begun in counts.unwaited.values():
         if begun:
             return f"{begun[0]} is never waited for."
     for rank, own in enumerate(done):
-        fault = _fault_of_first(own, buckets) or _fault_of_sizes(_sent(own, counts, rank), buckets)
+        fault = _fault_of_first(own, buckets) or _fault_of_sizes(sent[rank], buckets)
         fault = fault or _fault_of_waits(own, sum(map(len, buckets))) or _fault_of_late_buckets(own, names)
         if fault:
             return f"right gradients, but on rank {rank} {fault}"
@@ -346,7 +361,7 @@ def _fault_of_late_buckets(own: list[str], buckets: list[set[str]]) -> str:
     return ""
 
 
-def _sent(own: list[str], counts: World, rank: int) -> list[int]:
+def _sent(counts: World, rank: int) -> list[int]:
     """Return how many values each all-reduce of a rank had, in the order of its calls."""
     calls = counts.calls or next(iter(counts.calls_among.values()), [])
     begun = [call[rank] for call in calls if rank in call]
@@ -373,21 +388,33 @@ def _difference(got: Tensor, due: Tensor, own: Tensor | None) -> str:
 
 
 def _fault_of_an_unused_layer(
-    answer: Any, ranks_without: tuple[int, ...], limits: tuple[int, ...], frozen: str = ""
+    answer: Any,
+    ranks_without: tuple[int, ...],
+    limits: tuple[int, ...],
+    frozen: str = "",
+    good_steps: int = 0,
 ) -> str:
-    """Train one step on 2 ranks, some of which leave a layer out of forward: these must say so."""
+    """Train on 2 ranks, some of which leave a layer out of forward: these must say so.
+
+    good_steps: so many before it, in which all ranks use the layer.
+    """
     who = "both ranks" if len(ranks_without) == 2 else f"rank {ranks_without[0]} alone"
     inside = "0." if limits != LAYERS else ""  # another name, which no fixed text has
     due = [f"{inside}spare.weight", f"{inside}spare.bias"]
-    where = f"on 2 ranks, a model whose layer {inside}spare is left out of forward on {who}"
+    left_out = "used in one step and left out of the next" if good_steps else "left out of forward"
+    where = f"on 2 ranks, a model whose layer {inside}spare is {left_out} on {who}"
     where += f" and whose layer {frozen} is frozen" if frozen else ""
 
     def rank(dist: Any) -> str:
         number = dist.get_rank()
-        model: nn.Module = TwoBranches(0, with_spare=number not in ranks_without, frozen=frozen)
-        if inside:
-            model = nn.Sequential(model)
+        branches = TwoBranches(0, frozen=frozen)
+        model = nn.Sequential(branches) if inside else branches
         wrapped = answer(model, dist, list(limits))
+        for _ in range(good_steps):
+            model(drawn_values(12, 6)[number::2]).square().mean().backward()
+            wrapped.finish()
+            model.zero_grad()
+        branches.with_spare = number not in ranks_without
         try:
             model(drawn_values(12, 6)[number::2]).square().mean().backward()
         except StuckError:  # its last hook waits for the others

@@ -34,7 +34,7 @@ def fault_of_gather(answer: Any) -> str:
     return fault or _fault_of_a_gather(answer, 3, torch.float32) or _fault_of_two_gathers(answer)
 
 
-_SHARED = "What stands on the class is the same for all calls."
+_SHARED = "What stands on the class or in a global is the same for all calls."
 
 
 def _fault_of_a_shared_dist(answer: Any) -> str:

@@ -43,17 +43,17 @@ guess_border = Guess(
     tolerance=0.25,
     tried=Tried(right=2.8, wrong=0),
 )
-guess_first_bucket = exact_number(
-    "what is over of backward",
-    lambda: 100 * 2 / 8,
-    unit="%",
+guess_bucket_size = exact_number(
+    "the layers in a bucket with which the gradients are there first",
+    lambda: min(
+        (1, 2, 4, 8), key=lambda size: plan(8, (size,), network=0.8, latency=0.5).only(kind="step").start
+    ),
     said={
-        100: "only when all gradients are there",
-        12.5: "one layer; there are two in the bucket",
-        50: "as if there were two buckets",
-        75: "counted from the first layer: backward begins with the last",
+        1: "the first leaves at once, but eight calls cost four ticks, and the network falls behind",
+        4: "only two calls, but the network idles for half of backward",
+        8: "a single call, and nothing is hidden",
     },
-    tried=Tried(right=25, wrong=100),
+    tried=Tried(right=2, wrong=1),
 )
 guess_two_buckets = exact_number(
     "the length of the step, in backward passes",

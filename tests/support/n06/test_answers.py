@@ -193,3 +193,11 @@ TWO_AXES = edited(
 def test_a_gather_for_matrices_that_remembers_its_rows_or_counts_them_is_right(answer):
     verdict = n06.check_gather(answer)
     assert verdict, verdict.message
+
+
+def test_a_gather_that_gives_out_one_tensor_twice_is_told_of_more_places_than_the_class():
+    once = (
+        "return torch.cat(parts)",
+        "return kept.setdefault((own.shape, dist.get_rank(), len(parts)), torch.cat(parts))",
+    )
+    assert "or in a global" in n06.check_gather(edited(built.Gather, once, names={"kept": {}})).message

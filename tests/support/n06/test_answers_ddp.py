@@ -163,7 +163,7 @@ class RemembersTheLastStep:
     """Asks a set that no step empties whether all gradients are there."""
 
     def __init__(self, module, dist, limits):
-        for tensor in module.state_dict().values():
+        for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor, 0)
         self.dist = dist
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -250,7 +250,7 @@ class ByBuckets:
     def __init__(self, module, dist, limits):
         self.module = module
         self.dist = dist
-        for value in module.state_dict().values():
+        for value in [*module.parameters(), *module.buffers()]:
             dist.broadcast(value, src=0)
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.buckets = built.in_buckets(trained[::-1], limits)
@@ -310,3 +310,47 @@ def test_a_ddp_whose_list_stands_on_the_class_is_told_so_at_once():
 
 def test_a_ddp_that_names_a_bucket_for_one_of_its_parameters_is_refused():
     assert "names top, too, which has its gradients" in n06.check_ddp(BlamesTheBucket).message
+
+
+_ALL_OF_RANK_0 = "[*module.parameters(), *module.buffers()]"
+_MISSING_EVER = "[n for n, p in self.module.named_parameters() if p.requires_grad and p not in self.ever]"
+KnowsWhatOnceCame = edited(
+    built.MyDDP,
+    (_MISSING, _MISSING_EVER),
+    ("lambda _: self.send()", "lambda p: self.ever.add(p) or self.send()"),
+    ("        for parameter in trained:", "        self.ever = set()\n        for parameter in trained:"),
+)
+
+
+class LooksInTheFirstStepOnly(ByBuckets):
+    looked = False
+
+    def absent(self):
+        missing = set() if self.looked else super().absent()
+        self.looked = True
+        return missing
+
+
+@pytest.mark.parametrize("answer", [KnowsWhatOnceCame, LooksInTheFirstStepOnly])
+def test_a_ddp_that_misses_a_layer_left_out_after_a_good_step_is_refused(answer):
+    message = n06.check_ddp(answer).message
+    assert "whose layer spare is used in one step and left out of the next" in message
+    assert "finish returns without a word" in message
+
+
+def test_a_ddp_that_leaves_buffers_out_that_a_state_dict_has_not_is_refused():
+    message = n06.check_ddp(edited(built.MyDDP, (_ALL_OF_RANK_0, "module.state_dict().values()"))).message
+    assert "the buffer of batches" in message
+    assert "persistent=False" in message
+
+
+def test_a_ddp_that_leaves_out_frozen_weights_is_told_of_these_weights():
+    trained = "[*(p for p in module.parameters() if p.requires_grad), *module.buffers()]"
+    message = n06.check_ddp(edited(built.MyDDP, (_ALL_OF_RANK_0, trained))).message
+    assert "the weight of right.weight" in message
+
+
+def test_a_ddp_that_hands_the_first_weights_round_with_all_reduce_is_right():
+    spread = "tensor.detach().mul_(dist.get_rank() == 0)\n            dist.all_reduce(tensor.detach())"
+    verdict = n06.check_ddp(edited(built.MyDDP, ("dist.broadcast(tensor.detach(), src=0)", spread)))
+    assert verdict, verdict.message

@@ -123,7 +123,7 @@ class Counts:
     """Another right answer: buckets count what they still lack, gradients are copied into one flat tensor each."""
 
     def __init__(self, module, dist, limits):
-        for tensor in module.state_dict().values():
+        for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor, 0)
         self.dist = dist
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}

@@ -76,7 +76,7 @@ COURSE = (
     Chapter("01_loading_pipeline", "The loading pipeline", DATA, (0,), "loading\npipeline", 65),
     Chapter("02_samplers", "Samplers", DATA, (1,), "samplers", 25),
     Chapter("03_distributed_sampler", "DistributedSampler", DATA, (2,), "distributed\nsampler", 40),
-    Chapter("04_contiguous_shards", "Contiguous shards", DATA, (3,), "contiguous\nshards", 80),
+    Chapter("04_contiguous_shards", "Contiguous shards", DATA, (3,), "contiguous\nshards", 75),
     Chapter("05_rank_dataset", "400 million rows on a small machine", DATA, (2, 3, 4), "rank\ndataset", 55),
     Chapter("06_data_parallel", "Data parallel", DATA, (0, 3, 4, 5), "data\nparallel", 35),
     Chapter("07_micro_batches", "Micro-batches", PIPELINE, (0,), "micro-\nbatches", 60),

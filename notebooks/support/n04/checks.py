@@ -62,7 +62,7 @@ check_batches = Exercise(
     reference=my_batches,
     judge=judged(
         cutting.fault_of_batches,
-        "every position once, in equal steps, what is used is a beginning after each of them, and few pages are read",
+        "every position once, in equal steps, what is used is a prefix after each of them, and few pages are read",
     ),
     mistakes={
         cutting.PAGES: _by_stride,
@@ -332,7 +332,7 @@ _WALK = """\
             return number"""
 
 check_inverse = Exercise(
-    "the positions of the ids 0, 1, 2, …",
+    "the positions of the numbers 0, 1, 2, …",
     name="inverse",
     fault=fault_of_positions,
     reference=inverse,
@@ -353,7 +353,7 @@ check_inverse = Exercise(
                 ),
             },
         ),
-        "This is the id itself: nothing has been undone.": lambda number, n, keys: number,
+        "This is the number itself: nothing has been undone.": lambda number, n, keys: number,
         **famous(
             inverse,
             {
@@ -367,7 +367,7 @@ check_inverse = Exercise(
                     "key, low_bits)",
                     "key, high_bits)",
                 ),
-                "A remainder is no walk: two ids would share a position.": (
+                "A remainder is no walk: two numbers would share a position.": (
                     _WALK,
                     "        return number % n",
                 ),
@@ -391,7 +391,7 @@ check_inverse = Exercise(
         ),
     },
 )
-"""Exercise 4: the position of an id, by the rounds of Permutation's network in reverse."""
+"""Exercise 4: the position of a number, by the rounds of Permutation's network in reverse."""
 
 
 # ---- exercise 5: walks that cost less

@@ -49,6 +49,8 @@ LIVES: list[tuple[int, int, int, str]] = [
     (10, 1, 0, "epoch=3 next(3) save load save load next(9)"),
     (10, 1, 0, "epoch=3 next(3) save save load next(9)"),
     (10, 3, 0, "epoch=3 save load next(4)"),
+    # a long shard, and epochs that fill no byte
+    (900, 1, 0, "epoch=300 reset() next(467) save load position next(2)"),
 ]
 
 
@@ -91,9 +93,9 @@ def fault_of_cursor(cursor: CursorClass) -> str:
                 return Fault(f"{said}, not {short(right)}.", seen)
     return (
         _fault_of_two(cursor)
+        or _fault_of_process(cursor)
         or _fault_of_time(cursor)
         or _fault_of_load(cursor)
-        or _fault_of_process(cursor)
         or _fault_of_state(cursor)
     )
 
@@ -125,7 +127,7 @@ def _answer(mine: Any, call: str) -> Any:
     """Return what a cursor answers to one call; of "position" and "epoch=…" the one reads, the other sets."""
     verb, *numbers = re.findall(r"[a-z]+|\d+", call)
     if verb == "position":
-        return mine.position
+        return copy.deepcopy(mine.position)  # a tensor may be changed in its place
     if verb == "epoch":
         mine.epoch = int(numbers[0])
         return None
@@ -172,14 +174,15 @@ def _fault_of_two(cursor: CursorClass) -> str:
 
 
 def _fault_of_time(cursor: CursorClass) -> str:
-    """Let a cursor go on between save and the writing of its state."""
-    said = "Cursor(12, 3, 1), next(1), state = save(), next(2), load(state) in a new one, next(9)"
+    """Let a cursor go on and be saved again between save and the writing of its state."""
+    said = "Cursor(12, 3, 1), next(1), state = save(), next(2), save(), load(state) in a new one, next(9)"
     right = lived(Cursor, 12, 3, 1, "next(1) save load next(9)")[-1]
     with in_case(said):
         old = cursor(12, 3, 1)
         old.next(1)
         state = old.save()
         old.next(2)
+        old.save()
         new = cursor(12, 3, 1)
         new.load(pickle.loads(pickle.dumps(state)))
         mine = copy.copy(new.next(9))
@@ -191,7 +194,7 @@ def _fault_of_time(cursor: CursorClass) -> str:
 def _fault_of_load(cursor: CursorClass) -> str:
     """Load one state twice, the second time after the first cursor has gone on."""
     said = "Cursor(12, 3, 1), next(1), state = save(), load(state) in a new one, next(2)"
-    said += ", load(state) in another, next(9)"
+    said += ", save(), load(state) in another, next(9)"
     right = lived(Cursor, 12, 3, 1, "next(1) save load next(9)")[-1]
     with in_case(said):
         old = cursor(12, 3, 1)
@@ -200,6 +203,7 @@ def _fault_of_load(cursor: CursorClass) -> str:
         new = cursor(12, 3, 1)
         new.load(state)
         new.next(2)
+        new.save()
     try:
         again = cursor(12, 3, 1)
         again.load(state)

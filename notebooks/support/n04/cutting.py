@@ -42,7 +42,7 @@ NOBODYS = "Every position belongs to somebody: nothing is dropped."
 STRANGERS = "There are only the positions 0 to size - 1."
 SHORT = "Only the last step may be short: batch_size is what a rank takes in the others."
 IDLE = "A step is only made while there is something to read."
-HOLE = "Whenever the job stops, what is used must be a beginning of the order, so that one number tells it."
+HOLE = "Whenever the job stops, what is used must be a prefix of the order, so that one number tells it."
 EVEN = "In the last step, too, the ranks share the work: no two may differ by more than one."
 PAGES = f"At most {MOST_PAGES} pages are to be read. Which rows of a batch lie in one page?"
 

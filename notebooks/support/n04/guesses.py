@@ -6,7 +6,7 @@ import numpy as np
 
 from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
-from support.kit.exact import exact_number
+from support.kit.exact import exact_number, read_number
 from support.kit.guess import Guess, Tried
 from support.n04.cutting import DIGITS, RANKS, pages_of
 from support.n04.runs import CHANCE, block_shares, lag_surprise, pieces_after
@@ -45,14 +45,20 @@ def _fewest_rounds(size: int = 4096) -> int:
     raise AssertionError
 
 
+def _as_text(my_guess: object) -> object:
+    """Return a number as a text, 2.0 as "2", so that a famous guess is known however it is written."""
+    value = read_number(my_guess)
+    return value if isinstance(value, bool) or not isinstance(value, (int, float)) else f"{value:g}"
+
+
 guess_page_reads = exact_number(
     "the page reads of 8 ranks",
     _page_reads,
     "pages",
     {
         29: "each page once; that holds if the ranks share one cache",
-        36: "each rank a piece of its own; that would be contiguous",
-        37: "each rank a piece of its own; that would be contiguous",
+        36: "each rank a piece of its own; those would be epoch shards",
+        37: "each rank a piece of its own; those would be epoch shards",
         232: "every page on every rank; only the last page, with 5 rows, is too short for 8 ranks",
         224: "28 pages on 8 ranks; there is a 29th with 5 rows",
         1797: "a page for each row; but a rank keeps the pages that it has fetched",
@@ -109,6 +115,11 @@ guess_rounds = exact_number(
 guess_longer = Guess(
     "how many times as long it takes",
     lambda measured: round(measured, 1),
+    read=_as_text,
+    said={
+        "1.1": "ten per cent more numbers; their walks are longer, too",
+        "2": "ten per cent more numbers, 1.82 times as many passes each",
+    },
     tolerance=0.15,
     tried=Tried(right=3.3, wrong=1.1, known=(3.3,)),
 )

@@ -44,7 +44,7 @@ class Hashes:
         self.count += number
         if self.count > MOST_HASHES:
             raise Finding(
-                f"for one id F has been computed more than {MOST_HASHES:,} times, and no walk back needs as many: "
+                f"for one number F has been computed more than {MOST_HASHES:,} times, and no walk back needs as many: "
                 "does it go position by position, or go round without coming home?"
             )
 
@@ -87,7 +87,7 @@ def network_cases() -> list[dict[str, Any]]:
     as_in_lib = [
         (4096, 0),
         (2048, 0),
-        (5000, 0),
+        (3000, 0),
         (1500, 3),
         (1025, 1),
         (3000, 2),
@@ -124,7 +124,7 @@ def positions_of(inverse: Inverse) -> Callable[..., list[int] | None]:
             hashes.count = 0
             places.append(inverse(number, n, given))
             if isinstance(places[-1], float):
-                raise Finding(f"id {number} gets {places[-1]}, a float. A position is a whole number.")
+                raise Finding(f"number {number} gets {places[-1]}, a float. A position is a whole number.")
             if given != keys:
                 raise Finding("the keys that it was given are others afterwards. Leave them as they are.")
         return None if None in places else places
@@ -143,5 +143,5 @@ def fault_of_positions(got: Any, expected: Any, case: Mapping[str, Any]) -> str:
     """Say of the first id that stands elsewhere where it stands; "" if none does."""
     for number, mine, right in zip(ids_of(**case), got, expected, strict=True):
         if isinstance(mine, (str, list, dict)) or mine != right:
-            return f"id {number} stands at position {right}, not {short(mine)}"
+            return f"number {number} stands at position {right}, not {short(mine)}"
     return ""

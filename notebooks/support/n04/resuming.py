@@ -33,6 +33,7 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (1000, [(8, 4, 100), (6, 4, 3)]),
     (10, [(5, 1, 1), (3, 1, 3)]),  # one run begins an epoch, another ends it
     (26, [(4, 2, 3)]),  # fewer are left than there are ranks
+    (10, [(3, 1, 2), (4, 1, 1), (3, 1, 1)]),  # a kind of run comes again, and another between
 ]
 WORLDS = (5, 3, 4, 2, 1)
 
@@ -42,7 +43,7 @@ MISSING = "What is left of the epoch must all be given to somebody."
 ONCE = "No position may be given twice, not even to make the shares equal."
 EVEN = "Share what is left: no two ranks may differ by more than one position."
 OTHERS = "Leave it as it is: the other ranks ask it, too."
-TURNS = "Whenever this run is stopped, what is used must again be a beginning of the order, without holes."
+TURNS = "Whenever this run is stopped, what is used must again be a prefix of the order, without holes."
 
 
 def fault_of_resume(resume: Resume) -> str:

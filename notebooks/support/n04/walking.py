@@ -19,7 +19,9 @@ Network: TypeAlias = Callable[[Ids], Ids]
 Walk: TypeAlias = Callable[[Ids, int, Network, int], Any]
 
 #: Numbers, bits of the network, block: one pass enough, a few, many; one id; a block larger than all.
-CASES = [(64, 6, 16), (40, 6, 16), (600, 10, 64), (1100, 11, 64), (33, 6, 5), (1, 1, 4), (520, 10, 1000)]
+CASES = [(64, 6, 16), (40, 6, 16), (600, 10, 64), (1100, 11, 8), (33, 6, 5), (1, 1, 4), (520, 10, 1000)]
+#: A case once more, with another network.
+AGAIN = (40, 6, 16)
 #: A share of 1,025 numbers: its ids are fewer than n, and no beginning.
 SHARE = (1025, 11, 16)
 RANKS = 8
@@ -140,9 +142,11 @@ def _with_memory(asked: Callable[[], Any], wanted: bool) -> tuple[Any, int]:
 
 
 def _asked() -> Iterator[tuple[int, int, int, Network, Ids]]:
-    """Give the cases with network and ids: all of range(n) in some order, then a share of it, a few of many, none."""
+    """Give the cases with network and ids: all of range(n) in some order, a share of it, a few of many, none."""
     for n, bits, block in CASES:
         yield n, bits, block, scrambled(bits), np.random.default_rng(n).permutation(n)
+    n, bits, block = AGAIN
+    yield n, bits, block, moved(bits), np.random.default_rng(n).permutation(n)
     n, bits, block = SHARE
     yield n, bits, block, scrambled(bits), np.arange(0, n, RANKS)
     for n, bits, block in (FEW_OF_MANY, LARGE_NUMBERS):

@@ -332,3 +332,5 @@ def test_the_famous_wrong_guesses_are_told_where_they_come_from_and_a_near_one_i
     assert "ask ahead" in n04.guess_ahead(4).message
     assert "close" in n04.guess_longer(3.0, 3.6).message
     assert "that is it" in n04.guess_longer(3.3, 3.3).message
+    assert "(ten per cent more numbers, 1.82 times as many passes each)" in n04.guess_longer(2, 2.7).message
+    assert "(ten per cent more numbers; their walks are longer, too)" in n04.guess_longer("1.1", 2.7).message

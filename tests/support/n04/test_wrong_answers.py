@@ -101,6 +101,16 @@ def test_an_end_that_is_looked_for_after_each_run_only_is_told_so():
     assert "after the last run only" not in message
 
 
+def test_runs_of_one_kind_are_not_one_run_where_another_lies_between():
+    def merged(size, runs, world_size, rank):
+        steps_of = {}
+        for ranks, batch, steps in runs:
+            steps_of[ranks, batch] = steps_of.get((ranks, batch), 0) + steps
+        return resume(size, [(*kind, steps) for kind, steps in steps_of.items()], world_size, rank)
+
+    refused(n04.check_resume(merged), "resume(10, [(3, 1, 2), (4, 1, 1), (3, 1, 1)], ")
+
+
 # ---- exercise 4
 
 
@@ -156,6 +166,22 @@ def test_positions_kept_from_an_earlier_check_are_of_no_use():
     refused(n04.check_inverse(lambda number, n, keys: positions.get((number, n, tuple(keys)), 0)), "stands at position")
 
 
+def test_keys_and_positions_kept_from_another_epoch_are_of_no_use():
+    keys_of = {}
+    position_of = {}
+
+    def by_kept_keys(number, n, keys):
+        return inverse(number, n, keys_of.setdefault((n, len(keys)), list(keys)))
+
+    def by_kept_positions(number, n, keys):
+        if (number, n, len(keys)) not in position_of:
+            position_of[number, n, len(keys)] = inverse(number, n, keys)
+        return position_of[number, n, len(keys)]
+
+    refused(n04.check_inverse(by_kept_positions), "for n = 3000, seed = 2,")
+    assert n04.check_inverse(by_kept_keys).status == "wrong"
+
+
 def test_keys_are_left_as_they_are():
     def reversing(number, n, keys):
         answer = inverse(number, n, keys)
@@ -184,7 +210,7 @@ def test_a_number_may_stand_at_its_own_position():
 
 
 def test_a_position_is_a_whole_number():
-    refused(n04.check_inverse(edited(inverse, ("return number", "return number / 1"))), "id 0 gets 509.0, a float")
+    refused(n04.check_inverse(edited(inverse, ("return number", "return number / 1"))), "number 0 gets 509.0, a float")
 
 
 def test_a_search_with_factors_of_its_own_is_ended_too(monkeypatch):
@@ -269,6 +295,44 @@ def walk_in_two_parts(ids, n, network, block):
 
 def test_a_walk_in_two_parts_is_right():
     assert n04.check_walk(walk_in_two_parts), n04.check_walk(walk_in_two_parts).message
+
+
+def in_shorter_calls(ids, n, network, block):
+    """Leave a quarter of each call empty: 101 calls for 1.1 million, which 102 would allow, and not for any n."""
+    return walk(ids, n, network, max(1, block * 3 // 4))
+
+
+def with_half_calls(ids, n, network, block):
+    """Walk what waits as soon as half a block waits: 93 calls for 1.1 million."""
+    images = ids.copy()
+    waiting = np.arange(0)
+    for begin in range(0, len(ids), block):
+        seats = np.arange(begin, min(begin + block, len(ids)))
+        images[seats] = network(images[seats])
+        waiting = np.concatenate([waiting, seats[images[seats] >= n]])
+        if len(waiting) >= block // 2:
+            seats = waiting[: block // 2]
+            images[seats] = network(images[seats])
+            waiting = np.concatenate([waiting[block // 2 :], seats[images[seats] >= n]])
+    images[waiting] = walk(images[waiting], n, network, block) if len(waiting) else waiting
+    return images
+
+
+@pytest.mark.parametrize("answer", [in_shorter_calls, with_half_calls])
+def test_calls_that_are_never_full_are_told_so(answer):
+    refused(n04.check_walk(answer), "As long as enough ids wait, a call can be full")
+
+
+def test_images_kept_from_another_network_are_of_no_use():
+    kept = {}
+
+    def remembering(ids, n, network, block):
+        key = (tuple(ids), n, block)
+        if key not in kept:
+            kept[key] = walk(ids, n, network, block)
+        return kept[key]
+
+    refused(n04.check_walk(remembering), "At a place of the result stands the image of the id at this place")
 
 
 def test_the_lag_test_refuses_an_order_whose_halves_are_not_equally_long():

@@ -9,6 +9,7 @@ import sqlite3
 import uuid
 
 import pytest
+import torch
 
 from support.kit.mistakes import edited, with_methods
 from support.n04 import checks as n04
@@ -341,3 +342,60 @@ def test_a_state_that_grows_with_resets_saves_or_loads_is_refused(call):
 
     ways = {"save": save, "load": load} | ({"reset": noted} if call == "reset" else {})
     refused(n04.check_cursor(with_methods(Cursor, **ways)), f"after {n04_cursor.MANY} calls of {call}")
+
+
+def one_dict(self):
+    vars(self).setdefault("said", {}).update(shard=self.epoch_of_shard, epoch=self.epoch, position=self.position)
+    return self.said
+
+
+def load_of_a_dict(self, state):
+    Cursor.load(self, (state["shard"], state["epoch"], state["position"]))
+
+
+def test_a_save_does_not_change_the_state_that_was_saved_before():
+    refreshed = with_methods(Cursor, save=one_dict, load=load_of_a_dict)
+    refused(n04.check_cursor(refreshed), "A state stays what it was when it was saved")
+
+
+def test_a_save_after_load_does_not_change_the_state_that_was_loaded():
+    def load(self, state):
+        load_of_a_dict(self, state)
+        self.said = state
+
+    keeping = with_methods(Cursor, save=lambda self: dict(one_dict(self)), load=load)
+    refused(n04.check_cursor(keeping), "load is to leave the state as it is")
+
+
+def in_bytes():
+    return (
+        lambda self: bytes(number % 256 for number in Cursor.save(self)),
+        lambda self, state: Cursor.load(self, tuple(state)),
+    )
+
+
+def as_a_share():
+    def save(self):
+        *epochs, position = Cursor.save(self)
+        return *epochs, (position - self.begin) / len(self.shard)
+
+    def load(self, state):
+        *epochs, share = state
+        Cursor.load(self, (*epochs, self.begin + int(share * len(self.shard))))
+
+    return save, load
+
+
+@pytest.mark.parametrize("kept", [in_bytes, as_a_share])
+def test_positions_of_long_shards_survive_a_load(kept):
+    save, load = kept()
+    refused(n04.check_cursor(with_methods(Cursor, save=save, load=load)), "Cursor(900, 1, 0), ")
+
+
+def test_a_position_that_changes_in_its_place_is_told_as_it_was():
+    def load(self, state):
+        epoch_of_shard, epoch, position = state
+        Cursor.load(self, (int(epoch_of_shard), int(epoch), position))
+
+    in_place = with_methods(Cursor, save=lambda self: torch.tensor(Cursor.save(self)), load=load)
+    refused(n04.check_cursor(in_place), "load is to leave the state as it is")

@@ -2,13 +2,14 @@
 
 An encore begins at a heading that says so and ends at the next one of its own or a higher order. Whoever obeys "go on
 with section 5" must not meet a NameError there, which nbval, running every cell, never sees. An encore may build on
-another one if its heading names it: "(15 minutes, after exercise 5)".
+another one if its heading names it: "(15 minutes, after exercise 5)", "(5 minutes, after the encore on time)".
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from tools.statements import gives_and_reads, statements
@@ -22,25 +23,34 @@ def without_blocks(markdown: str) -> str:
     return re.sub(r"(?ms)^(```|~~~).*?^\1", "", markdown)
 
 
-def code_by_encore(cells: list[dict[str, Any]]) -> Iterator[tuple[int, Encore, str]]:
-    """Yield of every code cell its position, the encore that it stands in, and its source."""
-    headings: list[tuple[int, str]] = []
+@dataclass
+class Code:
+    """A code cell: its position, the encore that it stands in, the title right above it, its source."""
+
+    number: int
+    encore: Encore
+    title: str
+    source: str
+
+
+def code_cells(cells: list[dict[str, Any]]) -> Iterator[Code]:
+    """Yield every code cell, with what the headings above say of it."""
+    headings: list[tuple[int, str]] = [(0, "")]
     for number, cell in enumerate(cells):
         source = "".join(cell["source"])
         if cell["cell_type"] == "code":
-            yield number, tuple(title for _, title in headings if "encore" in title.lower()), source
+            encore = tuple(title for _, title in headings if "encore" in title.lower())
+            yield Code(number, encore, headings[-1][1], source)
             continue
         for marks, title in re.findall(r"(?m)^(#+) (.*)$", without_blocks(source)):
             headings = [outer for outer in headings if outer[0] < len(marks)]
             headings.append((len(marks), title))
 
 
-def available(encore: Encore, given: dict[Encore, set[str]]) -> set[str]:
-    """Return the names that a reader of an encore has: of all that it stands in, and of those that it names."""
-    after = re.findall(r"\bafter (exercise \d+|encore \w+)", " ".join(encore).lower())
-    around = {encore[:depth] for depth in range(len(encore) + 1)}
-    named = {other for other in given if any(re.search(rf"{name}\b", " ".join(other).lower()) for name in after)}
-    return set().union(*(given.get(other, set()) for other in around | named))
+def is_named(title: str, encore: Encore) -> bool:
+    """Say whether an encore says that it comes "after exercise 5", or "after the encore on time", and means a title."""
+    words = re.findall(r"\bafter (exercise \d+)|\bafter the encore on (\w+)", " ".join(encore).lower())
+    return any(re.search(rf"\b{exercise or topic}\b", title.lower()) for exercise, topic in words)
 
 
 def missing(source: str, given: set[str]) -> tuple[set[str], set[str]]:
@@ -56,12 +66,14 @@ def missing(source: str, given: set[str]) -> tuple[set[str], set[str]]:
 
 def needed_from_encores(cells: list[dict[str, Any]]) -> list[str]:
     """Return a complaint for each name that a cell needs and only an encore gives that a reader may have left out."""
-    given: dict[Encore, set[str]] = {}
+    above: list[tuple[Code, set[str]]] = []
     complaints = []
-    for number, encore, source in code_by_encore(cells):
-        needs, gives = missing(source, available(encore, given))
+    for cell in code_cells(cells):
+        around = [cell.encore[:depth] for depth in range(len(cell.encore) + 1)]
+        at_hand = [gives for other, gives in above if other.encore in around or is_named(other.title, cell.encore)]
+        needs, gives = missing(cell.source, set().union(*at_hand))
         for name in sorted(needs):
-            where = [other[-1] for other, names in given.items() if name in names]
-            complaints += [f"cell {number} needs {name}, which only {where[0]!r} gives"] if where else []
-        given.setdefault(encore, set()).update(gives)
+            where = [other.encore[-1] for other, names in above if name in names]
+            complaints += [f"cell {cell.number} needs {name}, which only {where[0]!r} gives"] if where else []
+        above.append((cell, gives))
     return complaints

@@ -76,14 +76,14 @@ COURSE = (
     Chapter("01_loading_pipeline", "The loading pipeline", DATA, (0,), "loading\npipeline", 65),
     Chapter("02_samplers", "Samplers", DATA, (1,), "samplers", 25),
     Chapter("03_distributed_sampler", "DistributedSampler", DATA, (2,), "distributed\nsampler", 40),
-    Chapter("04_contiguous_shards", "Contiguous shards", DATA, (3,), "contiguous\nshards", 75),
+    Chapter("04_contiguous_shards", "Contiguous shards", DATA, (3,), "contiguous\nshards", 80),
     Chapter("05_rank_dataset", "400 million rows on a small machine", DATA, (2, 3, 4), "rank\ndataset", 55),
     Chapter("06_data_parallel", "Data parallel", DATA, (0, 3, 4, 5), "data\nparallel", 35),
     Chapter("07_micro_batches", "Micro-batches", PIPELINE, (0,), "micro-\nbatches", 60),
     Chapter("08_pipeline_clock", "Pipeline clock", PIPELINE, (7,), "pipeline\nclock", 50),
     Chapter("09_streams_tasks_workers", "Streams, tasks, workers", PIPELINE, (0, 8), "tasks,\nworkers", 30),
     Chapter(
-        "10_checkpoint_recompute", "Checkpoint and recompute", PIPELINE, (0, 7, 8), "check-\npointing", 100
+        "10_checkpoint_recompute", "Checkpoint and recompute", PIPELINE, (0, 7, 8), "check-\npointing", 105
     ),
     Chapter("11_backward_order", "Backward order", PIPELINE, (8, 9, 10), "backward\norder", 80),
     Chapter("12_gpipe", "GPipe", PIPELINE, (7, 8, 9, 10, 11), "GPipe", 125),

@@ -43,6 +43,7 @@ def set_examples() -> None:
     from hypothesis import settings
 
     settings.register_profile("unhurried", deadline=None, max_examples=size(suite=100, prove=1_000))
+    settings.register_profile("few", deadline=None, max_examples=25)  # make test FAST=1 asks for it
     settings.load_profile("unhurried")
 
 

@@ -65,8 +65,13 @@ SLOWEST = 10
 GENERIC = ("exercises", "detectors", "given_away", "explorers")
 #: The step that needs a browser.
 WIDGETS = "widgets in a browser"
-#: These tests of tools run notebooks, or the suite itself.
-RUN = ("save", "export", "grade", "setup_cell", "copies", "run")
+#: These tests run notebooks, or the suite itself, or a compiler.
+RUN = (
+    *(f"tools/test_{name}.py" for name in ("save", "export", "grade", "setup_cell", "copies", "run")),
+    "lib/simulated/test_build.py",
+)
+#: A quarter of the examples that the suite tries of each property (tests/conftest.py).
+FEW = ["--hypothesis-profile=few"]
 
 
 @dataclass
@@ -137,8 +142,8 @@ def everything() -> list[SuiteStep]:
 def fast() -> list[SuiteStep]:
     """Return the step of `make test FAST=1`."""
     folders = ["tests/lib", "tests/property", "tests/tools"]
-    slow = [f"--ignore=tests/tools/test_{name}.py" for name in RUN]
-    return [SuiteStep("units and properties", folders, [*slow, *BOTH_CORES, "-m", "not ranks"], 20)]
+    slow = [f"--ignore=tests/{name}" for name in RUN]
+    return [SuiteStep("units and properties", folders, [*slow, *FEW, *BOTH_CORES, "-m", "not ranks"], 20)]
 
 
 def prove() -> list[SuiteStep]:

@@ -3,7 +3,7 @@
 The rest only prints, measures and draws what the notebook stores already. A statement is needed if it gave a needed
 name its value last, or if it may have changed that value since: what is passed to a function, or has a method called,
 counts as changed, unless it was imported or defined. By the laws of the house print, `draw_…`, `show…`, checks and
-guesses change nothing. What this misses is noticed: see run.fitting.
+guesses change nothing. What this misses is noticed: see capture.finish.
 """
 
 from __future__ import annotations

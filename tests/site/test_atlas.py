@@ -19,6 +19,7 @@ CONTROLS = {
     "color": choice(("tab:blue", "tab:red"), "tab:blue", "colour <b>"),
     "even": switch(False, "even"),
 }
+COLORS = ("red", "green", "blue", "black", "pink")
 
 
 def draw(count, color="tab:blue", even=False, heights=(3, 1, 2)):
@@ -60,6 +61,24 @@ def test_settings_that_give_the_same_picture_share_a_frame_and_elements_are_kept
     assert data["s"] == [0, 0, 1, 1, 2, 2]
     assert len(data["f"]) == 3
     assert len(set(data["t"])) == len(data["t"]) < sum(len(atlas.cut(atlas.svg(draw(n)))) for n in (1, 2, 3))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_figure_that_two_settings_share_is_written_once(processes, monkeypatch, tmp_path):
+    written = tmp_path / "written"
+    real = atlas.svg
+    monkeypatch.setattr(atlas, "svg", lambda figure: written.open("a").write("x") and real(figure))
+    low = partial(draw, heights=[1])
+    explorer = explore(low, count=choice((1,), 1, "n"), even=switch(False, "even"), color=choice(COLORS, "red", "c"))
+    settings = [{"count": 1, "even": even, "color": color} for color in COLORS for even in (False, True)]
+    stops = {"count": (1,), "even": (False, True), "color": COLORS}
+    frames = atlas.frames_of(explorer, stops, processes=processes)
+    # two processes may begin the same figure at once, and in the first of each matplotlib has things to work out
+    assert len(COLORS) <= len(written.read_text()) <= processes * (len(COLORS) + 1)
+    for values in settings:
+        name = repr({name: values[name] for name in stops})
+        texts = [element for element, k in frames.elements.items() if k in frames.frames[name].elements]
+        assert {*texts} == {*atlas.cut(real(low(1, values["color"])))}
 
 
 def test_words_that_two_pictures_share_are_found_and_words_of_one_picture_for_two_settings_are_not():

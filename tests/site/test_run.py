@@ -1,5 +1,6 @@
 """A notebook runs once for its page; its outputs, explorers and predictions come from that run."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import nbformat
 import pytest
 
 from support.kit.guess import Guess
-from tools.kept import KERNELSPEC
+from tools.kept import KERNELSPEC, MEASURED, sources
 from tools.site import capture, run
 
 CELLS = [
@@ -95,3 +96,71 @@ def test_a_prediction_that_cannot_be_exported_stops_the_build_and_is_no_output_o
     capture._ask("guess_it(None)", {"guess_it": Guess("it", lambda: 3, read=lambda said: 1 / 0 if said == 7 else said)})
     with pytest.raises(ValueError, match="but 7 raises ZeroDivisionError"):
         capture.finish("nowhere", {}, 1, None, "08_small")
+
+
+@pytest.fixture(scope="module")
+def stored(executed):
+    """The notebook with the outputs of its run, as they are saved."""
+    notebook = nbformat.from_dict(copy.deepcopy(executed.notebook))
+    notebook.metadata["idt"] = {"sources": sources(notebook)}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            output.get("metadata", {}).pop("atlas", None)
+            output.get("metadata", {}).pop("guess", None)
+    return notebook
+
+
+def test_of_a_stored_notebook_only_what_lives_is_run_and_its_own_outputs_are_shown(stored, executed, folder):
+    notebook = copy.deepcopy(stored)
+    notebook.cells[-1]["source"] = "raise SystemError('this cell measures for minutes')"
+    notebook.metadata["idt"]["sources"] = sources(notebook)
+    path = folder / "08_small.ipynb"
+    nbformat.write(notebook, path)
+    assert list(run.parts_that_do(notebook)) == ["c2", "c3"]
+    fresh = run.executed(path, cache=folder / "kept", sample=2)
+    assert fresh.atlases == executed.atlases
+    assert fresh.guesses == executed.guesses
+    assert fresh.notebook["cells"][-1]["outputs"] == stored.cells[-1]["outputs"]
+    marks = [output["metadata"] for cell in fresh.notebook["cells"][3:5] for output in cell["outputs"]]
+    assert [mark.get("guess", mark.get("atlas")) for mark in marks] == [0, 0]
+
+
+@pytest.mark.parametrize("where", ["source", "words"])
+def test_a_notebook_whose_outputs_are_not_those_of_its_code_is_run_whole(stored, where, monkeypatch, folder):
+    notebook = copy.deepcopy(stored)
+    if where == "source":
+        notebook.cells[-1]["source"] += "  # changed since it was saved"
+    else:
+        notebook.cells[4]["outputs"][0]["data"]["text/plain"] = "7 bars, as they were measured then"
+    runs = []
+    whole = run.run_notebook
+
+    def noted(*arguments, parts=None, **options):
+        runs.append(parts)
+        if parts is None:
+            return {"whole": True}
+        return whole(*arguments, parts=parts, **options)
+
+    monkeypatch.setattr(run, "run_notebook", noted)
+    options = {"texts": {}, "limit": 10, "sample": 2}
+    assert run.run_what_it_takes(notebook, folder / "08_small.ipynb", **options) == {"whole": True}
+    assert len(runs) == (1 if where == "source" else 2)
+
+
+def test_what_lives_on_measured_numbers_is_shown_with_them(stored):
+    notebook = copy.deepcopy(stored)
+    for source, parts in (("seconds = measure()", None), ("def seconds(): ...", ["c0", "c2", "c3"])):
+        notebook.cells[1]["source"] = f"{MEASURED}\n{source}"
+        notebook.cells[4]["source"] = "explore(lambda n: draw(n, seconds), n=whole(1, 9, 3, 'bars'))"
+        notebook.metadata["idt"]["sources"] = sources(notebook)
+        found = run.parts_that_do(notebook)
+        assert (None if found is None else list(found)) == parts
+
+
+def test_outputs_that_were_saved_anew_with_other_words_are_not_shown_with_old_frames(stored):
+    found = {"outputs": {}, "guesses": {}, "words": {"c3": ["3 bars"]}}
+    notebook = copy.deepcopy(stored)
+    assert run.with_outputs(notebook, found)
+    assert notebook.cells[4]["outputs"][0]["metadata"]["atlas"] == 0
+    notebook.cells[4]["outputs"][0]["data"]["text/plain"] = "4 bars"
+    assert not run.with_outputs(notebook, found)

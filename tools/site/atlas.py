@@ -9,6 +9,7 @@ fragment  the HTML of one explorer: its controls, its first frame as a still pic
 from __future__ import annotations
 
 import base64
+import functools
 import gc
 import html
 import io
@@ -16,13 +17,17 @@ import itertools
 import json
 import math
 import multiprocessing
+import os
 import re
+import tempfile
+import uuid
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -34,6 +39,7 @@ from matplotlib.text import Text
 
 from lib.show.explore import Explorer, Slider, Switch
 from lib.show.style import STYLE, alt_text, png, shown_size
+from tools.site.look import look
 from tools.site.named import Named
 from tools.site.once import measured_once, unmoved
 from tools.site.stops import LIMIT, Stops, chosen_stops
@@ -99,8 +105,13 @@ def svg(figure: Figure) -> str:
     if headline is not None:  # letters are paths: a phone sets the words anew, as wide as it is
         said = html.escape(" ".join(headline.get_text().split()))
         text = text.replace(f'<g id="{FINDING}"', f'<g id="{FINDING}" data-said="{said}"', 1)
-    text = _shorter_names(PLACES.sub(lambda place: FINE.sub("", place[0]), text))
+    text = _shorter_names(PLACES.sub(lambda place: _without_fine(place[0]), text))
     return re.sub(r"\s*\n\s*", "\n", text)
+
+
+@functools.lru_cache(50_000)  # most places of a frame are those of another
+def _without_fine(place: str) -> str:
+    return FINE.sub("", place)
 
 
 def _shorter_names(text: str) -> str:
@@ -174,53 +185,63 @@ def settings_of(stops: Stops) -> list[dict[str, Any]]:
 _drawing: list[Explorer] = []  # what the processes draw: it reaches them by fork, which pickles nothing
 
 
-def drawn(values: Mapping[str, Any]) -> tuple[str, str, int]:
-    """Draw a frame of the explorer in hand: its SVG, its words, its width."""
+def drawn(values: Mapping[str, Any], folder: Path) -> tuple[str, str, int]:
+    """Draw a frame of the explorer in hand: the name of the file in `folder` that has its SVG, its words, its width.
+
+    A figure that was drawn before, here or in the other process, is neither laid out nor written again.
+    """
     figure = _drawing[-1].draw(**values)
-    with unmoved():
-        text = svg(figure)
-    return text, alt_text(figure), shown_size(figure)[0]
+    name = look(figure) or uuid.uuid4().hex
+    if not (folder / name).exists():
+        with unmoved():
+            text = svg(figure)
+        beside = folder / f"{name}.{os.getpid()}"
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(folder / name)
+    return name, alt_text(figure), shown_size(figure)[0]
 
 
 def start_of(explorer: Explorer) -> tuple[str, str, int]:
     """Return the SVG of an explorer's start, its words, its width, drawn as its frames are."""
-    _drawing.append(explorer)
-    try:
-        with measured_once():
-            return drawn({name: control.value for name, control in explorer.controls.items()})
-    finally:
-        _drawing.pop()
+    with measured_once(), unmoved():
+        figure = explorer.draw(**{name: control.value for name, control in explorer.controls.items()})
+        return svg(figure), alt_text(figure), shown_size(figure)[0]
 
 
 def frames_of(explorer: Explorer, stops: Stops, processes: int = PROCESSES) -> Atlas:
     """Return an atlas with a frame for all combinations of stops. Raises what `draw` raises."""
     atlas = Atlas()
     settings = settings_of(stops)
+    pictures: dict[str, list[str]] = {}
     _drawing.append(explorer)
     try:
-        with measured_once(), _seldom_collected():
-            for values, (text, words, width) in zip(settings, _all_drawn(settings, processes), strict=True):
-                atlas.add(repr(values), cut(text), words, width)
+        with tempfile.TemporaryDirectory() as folder, measured_once(), _seldom_collected():
+            frames = _all_drawn(settings, Path(folder), processes)
+            for values, (name, words, width) in zip(settings, frames, strict=True):
+                if name not in pictures:
+                    pictures[name] = cut(Path(folder, name).read_text(encoding="utf-8"))
+                atlas.add(repr(values), pictures[name], words, width)
     finally:
         _drawing.pop()
     return atlas
 
 
-def _all_drawn(settings: Sequence[Mapping[str, Any]], processes: int) -> Iterable[tuple[str, str, int]]:
+def _all_drawn(settings: Sequence[Mapping[str, Any]], folder: Path, processes: int) -> Iterable[tuple[str, str, int]]:
+    draw = functools.partial(drawn, folder=folder)
     if processes < 2 or len(settings) < 8 or "fork" not in multiprocessing.get_all_start_methods():
-        yield from map(drawn, settings)
+        yield from map(draw, settings)
         return
     done = 0
     try:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin) as pool:
-            for frame in pool.map(drawn, settings, chunksize=4):
+            for frame in pool.map(draw, settings, chunksize=4):
                 done += 1
                 yield frame
     except RuntimeError as error:
         if "fork-based multiprocessing" not in str(error):
             raise
         # The figure runs backward, and so did this process: torch lets no fork do that.
-        yield from map(drawn, settings[done:])
+        yield from map(draw, settings[done:])
 
 
 def _begin() -> None:

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from lib.show import explore
@@ -26,16 +27,30 @@ failed: list[Exception] = []
 _cell = [""]
 
 
-def begin(shell: Any, cells: Sequence[str]) -> None:
-    """Note from now on which explorers each cell shows and what it predicts; `cells` are those that will run."""
+def begin(shell: Any, cells: Sequence[str], still: bool = False) -> None:
+    """Note from now on which explorers each cell shows and what it predicts; `cells` are those that will run.
+
+    still: explorers are noted, and no picture is made for an output that nobody will see. No live frame ever is.
+    """
     coming = iter([*cells, ""])
     shell.events.register("pre_run_cell", lambda info: _cell.__setitem__(0, next(coming)))
     shell.events.register("post_run_cell", lambda result: _ask(result.info.raw_cell, shell.user_ns))
-    explore.WATCHERS.append(_note)
+    formatter = shell.display_formatter.mimebundle_formatter
+    formatter.for_type(Explorer, _noted if still else _shown)
 
 
 def _note(explorer: Explorer) -> None:
     shown[_cell[0]].append((explorer, atlas.svg(explorer.figure), alt_text(explorer.figure)))
+
+
+def _noted(explorer: Explorer, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    _note(explorer)
+    return {}
+
+
+def _shown(explorer: Explorer, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    _note(explorer)
+    return explore.bundle(explorer.figure, SimpleNamespace(model_id=""))
 
 
 def _ask(source: str, space: dict[str, Any]) -> None:
@@ -57,16 +72,29 @@ def lacking_settings(text: str, explorer: Explorer, asked: Named, stops: Stops) 
     ]
 
 
-def finish(file: str, texts: Mapping[str, str], limit: int, sample: int | None, stem: str) -> None:
+def finish(
+    file: str,
+    texts: Mapping[str, str],
+    limit: int,
+    sample: int | None,
+    stem: str,
+    stored: Mapping[str, Sequence[str]] | None = None,
+) -> None:
     """Draw the frames of all that was shown and write the fragments, and what was counted, to a file.
 
     texts: what the notebook says about the explorers of a cell: the settings named there are among the stops.
+    stored: the words of the pictures that each cell stores, where it isn't run whole: an explorer starts as they say.
     Raises RuntimeError when an explorer draws its start otherwise than where it was shown: a cell below changed what
     it reads; and when the text names a setting that is none of the stops. Raises the error of a prediction that could
     not be exported.
     """
     for error in failed:
         raise error
+    words_shown = {cell: [words for _, _, words in explorers] for cell, explorers in shown.items()}
+    if stored is not None:
+        for cell, told in words_shown.items():
+            if not set(told) <= set(stored[cell]):
+                raise RuntimeError(f"{stem}: the explorer of cell {cell} starts otherwise than is stored")
     fragments: dict[str, list[str]] = {}
     kept: list[str] = []
     settings = 0
@@ -89,5 +117,5 @@ def finish(file: str, texts: Mapping[str, str], limit: int, sample: int | None, 
             settings += math.prod(map(len, stops.values()))
             absent = missing(asked, explorer.grid(limit))
             kept += [f"{explorer.controls[control].label} {options}" for control, options in absent.items()]
-    found = {"atlases": fragments, "guesses": guesses, "settings": settings, "kept": kept}
+    found = {"atlases": fragments, "guesses": guesses, "settings": settings, "kept": kept, "words": words_shown}
     Path(file).write_text(json.dumps(found), encoding="utf-8")

@@ -10,7 +10,7 @@ explorer's start is drawn without and with them, and `capture.finish` compares.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from matplotlib.cbook import CallbackRegistry
 from matplotlib.font_manager import FontManager, FontProperties
 from matplotlib.markers import MarkerStyle
 from matplotlib.mathtext import MathTextParser
+from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
 
@@ -50,6 +51,8 @@ def measured_once() -> Iterator[None]:
         stack.enter_context(_replaced(TextToPath, "get_glyphs_with_font", _set_once(TextToPath.get_glyphs_with_font)))
         # matplotlib's own looks each time whether it is the backend that is asked for: no drawing asks for it
         stack.enter_context(_replaced(matplotlib.RcParams, "__getitem__", dict.__getitem__))
+        if hasattr(RendererSVG, "_update_glyph_map_defs"):
+            stack.enter_context(_replaced(RendererSVG, "_update_glyph_map_defs", _outlined_once()))
         if hasattr(backend_svg, "_escape_cdata"):
             escape = functools.lru_cache(MOST)(backend_svg._escape_cdata)
             stack.enter_context(_replaced(backend_svg, "_escape_cdata", escape))
@@ -161,23 +164,41 @@ def _shaped_once(begin: Callable[..., None]) -> Callable[..., None]:
 
 
 def _set_once(glyphs: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a way to set a text as outlines that knows where the letters of a text stand, once it was set."""
+    """Return a way to set a text as outlines that sets a text once, and says which outlines a picture lacks yet."""
     known: dict[Hashable, Any] = {}
 
     def set_glyphs(self: Any, font: Any, s: str, glyph_map: Any = None, new: bool = False, **kwargs: Any) -> Any:
         new = kwargs.pop("return_new_glyphs_only", new)
         if not new or any(kwargs.values()):
             return glyphs(self, font, s, glyph_map, new, **kwargs)
-        places = known.get((font.fname, s), ())
-        if places and all(place[0] in glyph_map for place in places):
-            return places, {}, []
-        found = glyphs(self, font, s, glyph_map, new, **kwargs)
-        if len(known) == MOST:
-            known.clear()
-        known[font.fname, s] = list(found[0])
-        return known[font.fname, s], *found[1:]
+        if (font.fname, s) not in known:
+            if len(known) == MOST:
+                known.clear()
+            places, outlines, rects = glyphs(self, font, s, {}, True, **kwargs)
+            known[font.fname, s] = list(places), outlines, rects
+        places, outlines, rects = known[font.fname, s]
+        return places, {name: shape for name, shape in outlines.items() if name not in glyph_map}, rects
 
     return set_glyphs
+
+
+def _outlined_once() -> Callable[..., None]:
+    """Return a way to define the letters of an SVG that writes the outline of each letter once for all pictures."""
+    known: dict[str, str] = {}
+
+    def define(self: Any, new: Mapping[str, tuple[Any, Any]]) -> None:
+        if not new:
+            return
+        self.writer.start("defs")
+        for name, (vertices, codes) in new.items():
+            if name not in known:
+                known[name] = self._convert_path(Path(vertices * 64, codes), simplify=False)
+            look = {"id": self._adjust_glyph_repr(name), "d": known[name], "transform": "scale(0.015625)"}
+            self.writer.element("path", attrib=look)
+        self.writer.end("defs")
+        self._glyph_map.update(new)
+
+    return define
 
 
 def _one_made(make: Callable[..., Any]) -> Callable[..., Any]:

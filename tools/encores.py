@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tools.statements import gives_and_reads, statements
+from tools.statements import gives_and_reads, statement_texts
 
 #: An encore, by the headings that lead to it; () is what nobody leaves out.
 Encore = tuple[str, ...]
@@ -53,11 +53,11 @@ def is_named(title: str, encore: Encore) -> bool:
     return any(re.search(rf"\b{exercise or topic}\b", title.lower()) for exercise, topic in words)
 
 
-def missing(source: str, given: set[str]) -> tuple[set[str], set[str]]:
+def lacks_and_gives(source: str, given: set[str]) -> tuple[set[str], set[str]]:
     """Return what a cell needs beside the names that are given, and what it gives."""
     needs: set[str] = set()
     gives: set[str] = set()
-    for statement in statements(source):
+    for statement in statement_texts(source):
         bound, read = gives_and_reads(statement)
         gives |= bound
         needs |= read - gives - given
@@ -71,7 +71,7 @@ def needed_from_encores(cells: list[dict[str, Any]]) -> list[str]:
     for cell in code_cells(cells):
         around = [cell.encore[:depth] for depth in range(len(cell.encore) + 1)]
         at_hand = [gives for other, gives in above if other.encore in around or is_named(other.title, cell.encore)]
-        needs, gives = missing(cell.source, set().union(*at_hand))
+        needs, gives = lacks_and_gives(cell.source, set().union(*at_hand))
         for name in sorted(needs):
             where = [other.encore[-1] for other, names in above if name in names]
             complaints += [f"cell {cell.number} needs {name}, which only {where[0]!r} gives"] if where else []

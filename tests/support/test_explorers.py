@@ -19,11 +19,12 @@ from matplotlib.figure import Figure
 
 from lib.show.explore import Control, Explorer, explore, switch, whole
 from lib.show.style import alt_text, describe, new_figure
-from tests.browser.needed import needed, shows
+from tests.browser.needed import shows
 from tests.pictures import corners
 from tests.sizes import size
+from tools.needed import needed_sources
 from tools.project import ROOT
-from tools.statements import statements
+from tools.statements import statement_texts
 
 #: Frames of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot.
 FRAMES = size(suite=5, prove=60)
@@ -44,15 +45,16 @@ class Shown:
 
     def build(self) -> Explorer:
         space: dict[str, Any] = {}
-        for cell in needed([*self.above, self.call], target=self.call.__eq__)[:-1]:
-            exec(cell, space)
+        *needed, _ = needed_sources([*self.above, self.call], self.call.__eq__).values()
+        for statement in needed:
+            exec(statement, space)
         return eval(self.call, space)
 
 
 def code_of(path: Path) -> list[str]:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    return [statement for cell in code for statement in statements(cell)]
+    return [statement for cell in code for statement in statement_texts(cell)]
 
 
 @cache

@@ -39,7 +39,7 @@ from matplotlib.text import Text
 
 from lib.show.explore import Explorer, Slider, Switch
 from lib.show.style import STYLE, alt_text, png, shown_size
-from tools.site.look import look
+from tools.site.fingerprint import fingerprint
 from tools.site.named import Named
 from tools.site.once import measured_once, unmoved
 from tools.site.stops import LIMIT, Stops, chosen_stops
@@ -191,7 +191,7 @@ def drawn(values: Mapping[str, Any], folder: Path) -> tuple[str, str, int]:
     A figure that was drawn before, here or in the other process, is neither laid out nor written again.
     """
     figure = _drawing[-1].draw(**values)
-    name = look(figure) or uuid.uuid4().hex
+    name = fingerprint(figure) or uuid.uuid4().hex
     if not (folder / name).exists():
         with unmoved():
             text = svg(figure)

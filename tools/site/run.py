@@ -1,8 +1,9 @@
 """Make of a notebook what its page needs: outputs, explorers, predictions.
 
 The outputs are those that the notebook stores, and of its code only that is run which what lives on the page needs:
-see needed. Where pictures and sentences would not agree then, as what is measured differs in each run, all of it is run
-as a reader would, and shown. A run is kept by a hash of all that it depends on: a change of text runs nothing again.
+see tools/needed.py. Where pictures and sentences would not agree then, as what is measured differs in each run, all of
+it is run as a reader would, and shown. A run is kept by a hash of all that it depends on: a change of text runs nothing
+again.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import nbformat
 
 from tools.execute import FAILURES, Client, execute
 from tools.kept import WIDGET, sources
+from tools.needed import needed_sources, only_defines
 from tools.project import ROOT
 from tools.save import is_measured, tidy
 from tools.site.asked import NUMBER, instructions
+from tools.site.guesses import asked as predictions_in
 from tools.site.keys import digest, key
 from tools.site.named import around
-from tools.site.needed import lives, needed_sources, only_defines
 from tools.site.stops import LIMIT
 
 CELL_SECONDS = 300
@@ -124,11 +126,16 @@ def parts_that_do(notebook: Any) -> dict[str, str] | None:
         return None
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     always = [place for place, cell in enumerate(code) if "setup" in cell.metadata.get("tags", [])]
-    parts = needed_sources([cell.source for cell in code], always)
+    parts = needed_sources([cell.source for cell in code], is_live, always)
     measured = [place for place, text in parts.items() if is_measured(code[place]) and not only_defines(text)]
-    if set(measured) - set(always) or any(lives(code[place].source) for place in measured):
+    if set(measured) - set(always) or any(is_live(code[place].source) for place in measured):
         return None
     return {code[place].id: text for place, text in parts.items()}
+
+
+def is_live(source: str) -> bool:
+    """Tell whether code shows an explorer or asks for a prediction."""
+    return "explore(" in source or bool(predictions_in(source))
 
 
 def texts_of(cells: Sequence[Any]) -> dict[str, str]:

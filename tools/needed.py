@@ -1,22 +1,20 @@
-"""What of a notebook must run for its explorers and predictions to live on a page: they, and what they read.
+"""What of a notebook must run for some of its statements to do what they do in it: these, and what they read.
 
-The rest only prints, measures and draws what the notebook stores already. A statement is needed if it gave a needed
-name its value last, or if it may have changed that value since: what is passed to a function, or has a method called,
-counts as changed, unless it was imported or defined. By the laws of the house print, `draw_…`, `show…`, checks and
-guesses change nothing. What this misses is noticed: see capture.finish.
+The page of a notebook needs its explorers and predictions, a browser that tries it its interactive figures; the rest
+only prints, measures and draws. A statement is needed if it gave a needed name its value last, or if it may have
+changed that value since: what is passed to a function, or has a method called, counts as changed, unless it was
+imported or defined. By the laws of the house print, `draw_…`, `show…`, checks and guesses change nothing. What this
+misses on a page is noticed: see site.capture.finish.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import symtable
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from IPython.core.inputtransformer2 import TransformerManager
-
-from tools.site.guesses import asked
+from tools.statements import gives_and_reads, statement_texts
 
 #: Calls of these leave what they are given as it is.
 PURE = re.compile(r"(.*\.)?(print|draw|show|check|guess|explore|len|list|sorted|sum|max|min)(_\w*)?")
@@ -25,7 +23,7 @@ PERHAPS = (ast.If, ast.For, ast.While, ast.Try, ast.AugAssign)
 
 
 @dataclass(frozen=True)
-class Part:
+class Piece:
     """A statement of a cell, and the names that it reads, gives a value, gives for sure, defines, may change."""
 
     cell: int
@@ -37,21 +35,18 @@ class Part:
     touched: frozenset[str]
 
 
-def lives(source: str) -> bool:
-    """Tell whether code shows an explorer or asks for a prediction."""
-    return "explore(" in source or bool(asked(source))
+def needed_sources(
+    sources: Sequence[str], wanted: Callable[[str], object], always: Sequence[int] = ()
+) -> dict[int, str]:
+    """Return what must run of each cell, by its place: the statements that are wanted, and what they read.
 
-
-def needed_sources(sources: Sequence[str], always: Sequence[int] = ()) -> dict[int, str]:
-    """Return what must run of each cell, by its place; of those in `always` all.
-
-    Raises SyntaxError for a cell that is not Python.
+    Of the cells in `always` all runs. Raises SyntaxError for a cell that is not Python.
     """
-    parts = [part for cell, source in enumerate(sources) for part in parts_of(source, cell)]
+    parts = [part for cell, source in enumerate(sources) for part in pieces_of(source, cell)]
     given = frozenset[str]().union(*(part.given for part in parts))
     values = frozenset[str]().union(*(part.given - part.defined for part in parts))
     found: set[tuple[int, int]] = set()
-    waiting = [(k, k) for k, part in enumerate(parts) if part.cell in always or lives(part.text)]
+    waiting = [(k, k) for k, part in enumerate(parts) if part.cell in always or wanted(part.text)]
     while waiting:
         place, when = waiting.pop()
         if (place, when) in found:
@@ -75,7 +70,7 @@ def only_defines(text: str) -> bool:
     )
 
 
-def _makers(name: str, parts: Sequence[Part], when: int, changes: bool) -> Iterator[int]:
+def _makers(name: str, parts: Sequence[Piece], when: int, changes: bool) -> Iterator[int]:
     """Yield the places above `when` of what made that for which a name stands there; changes: it may be changed."""
     for place in range(when - 1, -1, -1):
         part = parts[place]
@@ -85,14 +80,11 @@ def _makers(name: str, parts: Sequence[Part], when: int, changes: bool) -> Itera
             return
 
 
-def parts_of(source: str, cell: int) -> Iterator[Part]:
+def pieces_of(source: str, cell: int) -> Iterator[Piece]:
     """Yield the statements of a cell."""
-    code = TransformerManager().transform_cell(source)
-    lines = code.splitlines()
-    for statement in ast.parse(code).body:
-        first = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
-        text = "\n".join(lines[first - 1 : statement.end_lineno])
-        given = _names(text)[1]
+    for text in statement_texts(source):
+        (statement,) = ast.parse(text).body
+        given, _ = gives_and_reads(text)
         read = frozenset(_read_first([statement], set()))
         nodes = [*ast.walk(statement)]
         defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -101,7 +93,7 @@ def parts_of(source: str, cell: int) -> Iterator[Part]:
                 defined.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
         touched = {name for node in nodes for name in _touched(node)}
         settled = frozenset() if isinstance(statement, PERHAPS) else given
-        yield Part(cell, text, read, given, settled, frozenset(defined), frozenset(touched))
+        yield Piece(cell, text, read, given, settled, frozenset(defined), frozenset(touched))
 
 
 def _read_first(block: Sequence[ast.stmt], bound: set[str]) -> Iterator[str]:
@@ -109,7 +101,7 @@ def _read_first(block: Sequence[ast.stmt], bound: set[str]) -> Iterator[str]:
     for statement in block:
         inner = [getattr(statement, name, []) for name in ("body", "handlers", "orelse", "finalbody")]
         if not isinstance(statement, ast.If | ast.For | ast.While | ast.With | ast.Try):
-            read, given = _names(ast.unparse(statement))
+            given, read = gives_and_reads(ast.unparse(statement))
             yield from read - bound
             if not isinstance(statement, ast.AugAssign):
                 bound |= given
@@ -126,25 +118,6 @@ def _read_first(block: Sequence[ast.stmt], bound: set[str]) -> Iterator[str]:
                     yield from _read_first(each.body, within | {each.name or ""})
                 else:
                     yield from _read_first([each], within)
-
-
-def _names(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of the notebook that code reads and gives, whatever function reads them inside of it."""
-    read: set[str] = set()
-    given: set[str] = set()
-    whole = symtable.symtable(text, "cell", "exec")
-    tables = [whole]
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        for symbol in table.get_symbols():
-            if table is not whole and not symbol.is_global():
-                continue
-            if symbol.is_referenced():
-                read.add(symbol.get_name())
-            if symbol.is_assigned() or symbol.is_imported():
-                given.add(symbol.get_name())
-    return frozenset(read), frozenset(given)
 
 
 def _touched(node: ast.AST) -> Iterator[str]:

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.ticker import FuncFormatter
 
 from lib.show.style import new_figure, title
-from tools.site.look import look
+from tools.site.fingerprint import fingerprint
 
 
 def draw(high=3, *, color="red", width=1.0, hatch=None, said="a", unit="s", limit=9, zorder=1, marker="o", size=9):
@@ -36,15 +36,15 @@ CHANGES = [
 
 def test_the_same_parts_look_the_same():
     draw()  # what matplotlib works out once is there from here on
-    assert look(draw()) == look(draw()) != ""
+    assert fingerprint(draw()) == fingerprint(draw()) != ""
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_differs_looks_different(change):
-    assert look(draw(**change)) != look(draw())
+    assert fingerprint(draw(**change)) != fingerprint(draw())
 
 
 def test_a_figure_that_holds_what_cannot_be_compared_looks_like_none():
     figure = draw()
     figure.axes[0].patches[0].lock = threading.Lock()
-    assert look(figure) == ""
+    assert fingerprint(figure) == ""

@@ -19,7 +19,7 @@ from matplotlib.transforms import TransformNode
 PASSING = {"_parents", "_invalid", "_inverted", "_affine"}
 
 
-def look(figure: Figure) -> str:
+def fingerprint(figure: Figure) -> str:
     """Return a hash of all that a figure is made of, "" where it can't be told: equal ones are the same picture."""
     parts = io.BytesIO()
     try:

@@ -1,12 +1,16 @@
-"""Of a notebook that which lives on its page runs, with what it reads, and nothing else."""
+"""Of a notebook those statements run that are wanted, with what they read, and nothing else."""
 
 import pytest
 
-from tools.site.needed import needed_sources, only_defines
+from tools.needed import needed_sources, only_defines
+
+
+def asks(statement):
+    return "explore(" in statement or "my_guess" in statement
 
 
 def needed(*sources, always=()):
-    return needed_sources(sources, always)
+    return needed_sources(sources, asks, always)
 
 
 def test_what_an_explorer_reads_runs_and_what_only_prints_and_measures_does_not():

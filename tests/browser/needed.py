@@ -18,12 +18,8 @@ def shows(source: str, names: Set[str] = SHOWS) -> list[str]:
     """Return the calls that show an interactive figure, in order. names: of the calls; for all, SHOWS | LIVES."""
     if not any(name in source for name in names):
         return []  # most show none, and need not be read
-    calls = [
-        node.func
-        for text in statement_texts(source)
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call)
-    ]
+    nodes = [node for text in statement_texts(source) for node in ast.walk(ast.parse(text))]
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
     return [call.id for call in calls if isinstance(call, ast.Name) and call.id in names]
 
 

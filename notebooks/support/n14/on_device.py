@@ -97,7 +97,7 @@ def share_of_loss(targets):
 
 
 def as_they_begin(schedule):
-    """Return (rank, task) in the order of the predicted starts: a loop that launches them so holds up none."""
+    """Return (rank, task) by predicted start, so that no launch holds up another."""
     begins = {span.label: span.start for span in simulate(schedule)}
     turns = sorted(in_order(schedule), key=lambda turn: begins[str(turn.action)])
     return [(turn.rank, turn.action) for turn in turns]

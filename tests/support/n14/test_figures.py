@@ -11,10 +11,11 @@ import torch
 from lib import schedules as makers
 from lib.schedules import one_f_one_b, simulate, waits_for, zbv
 from lib.show.style import alt_text
+from support.n14 import checks, runs, solved, warm_up
 from support.n14 import figures as n14
-from support.n14 import runs, solved, warm_up
 from support.n14.checks import in_a_row
 from tests.lib.refusal import refuses
+from tests.support.n14 import answers
 from tools.project import ROOT
 
 NOTEBOOK = json.loads((ROOT / "notebooks" / "14_schedules.ipynb").read_text(encoding="utf-8"))
@@ -61,6 +62,8 @@ def test_a_run_is_drawn_beside_its_prediction_two_steps_side_by_side_and_a_forgo
     words = alt_text(n14.draw_joined(pairs, 8))
     assert "1F1B: 33 ticks, and 33 more for the second step; ZB-V: 25.5 ticks, and 24 more for the second step" in words
     assert "ZB-V: 26.8 ticks, and 25.6 more for the second step" in alt_text(n14.draw_joined(pairs, 8, message=0.1))
+    ends = [simulate(in_a_row(zbv(8, 4), steps), 0.5, 0.8, 0.3).makespan for steps in (2, 3)]  # W of 0.6 ticks
+    assert round(100 * (1 - 8 * 2.6 / (ends[1] - ends[0]))) == 5
     assert "2 W forgotten: the gradient is 28 % off" in alt_text(n14.draw_forgotten([1, 1, 1], [0, 2], 0.28))
 
 
@@ -225,6 +228,16 @@ def test_recompute_counts_the_input_of_the_micro_batch_at_work_once():
     for b, held in ((1, "holds     8"), (1 / 8, "holds 1.875")):
         names["b"] = b
         assert names["per_micro_batch"](one_f_one_b, 8, True).endswith(held)
+
+
+@pytest.mark.parametrize("fill", [solved.fill_holes, answers.as_tuples, answers.whole_on_rank_0])
+def test_two_ws_are_forgotten_whichever_right_answer_the_reader_gave(fill):
+    """Lists are no tuples, and a whole B has no W to forget."""
+    cells = {cell["id"]: "".join(cell["source"]) for cell in NOTEBOOK["cells"]}
+    names = {"torch": torch, "checks": checks, "my_fill": fill, "MySplit": solved.SplitLinear}
+    for shown in ("14w00002", "14s00006", "n14-06b", "14b00006"):
+        exec(cells[shown], names)
+    assert sorted(i for _, i in names["left"]) == [2, 5]
 
 
 def test_a_task_costs_once_besides_whatever_it_is_also_a_whole_backward_among_halves():

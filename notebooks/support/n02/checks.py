@@ -141,7 +141,7 @@ check_pooled = Exercise(
     methods=("__iter__", "__len__"),
     judge=judged(
         pools.fault_of_pools,
-        "two epochs in each of eight cases: every index once, one pool a batch, cut to waste least, and len()",
+        "two epochs in each of eight cases: all that is named, one pool a batch, cut to waste least, and len()",
     ),
     mistakes=famous(
         PooledBatches,
@@ -166,11 +166,11 @@ check_pooled = Exercise(
                 f", {_KEY}",
                 ", key=lambda i: 0",
             ),
-            "Your pools hold batch_size indices; they hold pool × batch_size.": (
+            "Your pools hold batch_size indices; a pool holds pool × batch_size.": (
                 _SIZE,
                 "size = self.batch_size",
             ),
-            "Your pools hold pool indices; they hold pool × batch_size.": (_SIZE, "size = self.pool"),
+            "Your pools hold `pool` indices; a pool holds pool × batch_size.": (_SIZE, "size = self.pool"),
             "len() rounds up: the short batch counts.": (_ROUNDED_UP, "len(self.sampler) // self.batch_size"),
             "Where batch_size divides the order there is no batch more.": (
                 _ROUNDED_UP,

@@ -75,6 +75,7 @@ _NEAR = 32  # and so many beside a round number: a prime is often the next one
 _FACTORS = (*(10**power for power in range(3, 13)), *(2**power for power in range(10, 41)))
 _WORD = 2**32  # NumPy and torch cut what they are seeded with into words of 32 bits, or cut it off there
 _FEW = 6  # triples of a row
+_ENOUGH = 18  # flips with one crop, of about 24: all equal for some crop in one right answer of 10,000
 _SIDE = 12  # seeds, epochs and indices in a cube of items
 Drawn = list[tuple[int, int]]  # (crop, flip) of each item
 _TenDrawn = tuple[tuple[int, int], ...]  # ten of them, sorted
@@ -302,12 +303,12 @@ def _faults_of_pairs(draws: _Draws) -> Iterator[str]:
     for epoch in (*draws.far, *draws.far_other):
         for crop, flip in epoch:
             flips[crop].append(flip)
-    told = [crop for crop, mine in flips.items() if len(mine) > 1 and len({*mine}) == 1]
-    if len(told) > 3:  # of 24 flips for each crop all are equal by chance once in eight million times
+    told = [crop for crop, mine in flips.items() if len(mine) >= _ENOUGH and len({*mine}) == 1]
+    if told:
         number = told[0]
-        often = len(flips[number])
-        same = f"With crop {number} all {often} flips are {flips[number][0]}"
-        yield f"{TWINS} {same}, and {len(told) - 1} other crops tell theirs."
+        same = f"With crop {number} all {len(flips[number])} flips are {flips[number][0]}"
+        others = f", and {len(told) - 1} other crops tell theirs" if len(told) > 1 else ""
+        yield f"{TWINS} {same}{others}."
     if not flips[0] or not flips[99]:
         yield RANGE
 

@@ -16,7 +16,7 @@ from support.n02.runs import sentence_lengths
 BATCHES = "A batch is a list of indices."
 TWICE = "The sampler was read more than once in an epoch, and each reading may be another shuffle."
 FOREIGN = "Only what the sampler names can be in a batch."
-LOST = "Whatever the sampler names must be in a batch, once."
+LOST = "Whatever the sampler names must be in a batch, as often as it names it."
 SIZE = "A batch holds batch_size indices; only one of them, of the last pool, may be shorter."
 POOL = "The indices of a batch come from one pool, and a pool is pool × batch_size neighbours in the sampler's order."
 PADDING = "The same pools can be cut into batches with less padding."
@@ -66,7 +66,7 @@ def fault_of_pools(answer: Any) -> str:
             said = said or next(_faults_of_a_list(answer, lengths, batch_size, pool), "")
         if said:
             return f"{said} ({where})"
-    return ""
+    return next(_faults_of_repeats(answer), "")
 
 
 def _faults_of_two(answer: Any, lengths: Sequence[int], batch_size: int, pool: int) -> Iterator[str]:
@@ -92,6 +92,14 @@ def _faults_of_a_list(answer: Any, lengths: Sequence[int], batch_size: int, pool
         if given != order:
             yield f"{EMPTIED} It was {short(order)} and is {short(given)}."
         yield from _faults_of_epoch(epoch, [order], lengths, batch_size, pool)
+
+
+def _faults_of_repeats(answer: Any) -> Iterator[str]:
+    """Yield whether an index that is named again is left out; all are in one pool."""
+    order = [4, 1, 4, 0, 4, 2, 0]
+    lengths = [9, 3, 5, 4, 2]
+    epoch, _ = _pass(answer([*order], [*lengths], 2, 4))
+    yield from _faults_of_epoch(epoch, [order], lengths, 2, 4)
 
 
 def _faults(batches: Any, sampler: Odd, lengths: Sequence[int], batch_size: int, pool: int) -> Iterator[str]:
@@ -164,13 +172,14 @@ def _faults_of_pools(
     """Yield which batches mix pools, or which pool pads more than it must."""
     size = batch_size * pool
     for start in range(0, len(order), size):
-        part = set(order[start : start + size])
+        named = order[start : start + size]
+        part = set(named)
         mine = [batch for batch in epoch if part & set(batch)]
         mixed = [batch for batch in mine if set(batch) - part]
         if mixed:
-            yield f"{POOL} {short(list(mixed[0]))} is in one batch; one pool is {short(order[start : start + size])}."
+            yield f"{POOL} {short(list(mixed[0]))} is in one batch; one pool is {short(named)}."
         held = sum(len(batch) * max(lengths[i] for i in batch) for batch in mine)
-        enough = _enough(sorted(lengths[i] for i in part), batch_size)
+        enough = _enough(sorted(lengths[i] for i in named), batch_size)
         if held > enough:
             yield f"{PADDING} Rows × longest row: {held} in yours, {enough} is possible, for {short(mine)}."
 

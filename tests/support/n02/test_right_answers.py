@@ -7,7 +7,7 @@ from itertools import count, islice
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import RandomSampler, get_worker_info
 
 from support.kit.mistakes import with_methods
 from support.n02 import checks as n02
@@ -47,7 +47,20 @@ def swapping_with_one_behind(self):
     return iter(order)
 
 
-RIGHT_ORDERS = [drawn_again, by_digest, as_tensors, seeded_by_a_pair, swapping_with_one_behind]
+def by_torchs_own_sampler(self):
+    """Let RandomSampler shuffle, which takes no empty dataset."""
+    generator = torch.Generator().manual_seed(self.seed * 1000 + self.epoch)
+    yield from RandomSampler(range(self.size), generator=generator)
+
+
+RIGHT_ORDERS = [
+    drawn_again,
+    by_digest,
+    as_tensors,
+    seeded_by_a_pair,
+    swapping_with_one_behind,
+    by_torchs_own_sampler,
+]
 
 
 @pytest.mark.parametrize("iterate", RIGHT_ORDERS)

@@ -46,9 +46,16 @@ def told_by_half_the_crops(*three):
     return crop, flip if crop < 50 else crop % 2
 
 
+def flip_seeded_by_the_crop(*three):
+    """Crop 0 fills up the tuple as NumPy does: both generators are one."""
+    crop, _ = crop_and_flip_of(np.random.default_rng(three))
+    return crop, int(np.random.default_rng((*three, crop)).integers(2))
+
+
 @pytest.mark.parametrize(
     "crop_and_flip",
     [
+        flip_seeded_by_the_crop,
         bits_of_one_digest,
         told_by_half_the_crops,
         flip_of_crop(lambda crop: crop // 10 % 2),

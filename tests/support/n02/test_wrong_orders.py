@@ -255,3 +255,21 @@ def test_a_last_pool_that_is_cut_evenly_has_two_short_batches():
 def test_a_length_that_python_rounds_to_the_even_number_is_one_too_many():
     rounded = lambda self: round(len(self.sampler) / self.batch_size + 0.5) if len(self.sampler) else 0  # noqa: E731
     is_told(n02.check_pooled, [with_methods(solved.PooledBatches, __len__=rounded)], pools.LEN)
+
+
+def each_index_once(self):
+    once = list(dict.fromkeys(self.sampler))
+    return iter(solved.PooledBatches(once, self.lengths, self.batch_size, self.pool))
+
+
+def each_index_once_in_a_pool(self):
+    order = [*self.sampler]
+    size = self.pool * self.batch_size
+    for start in range(0, len(order), size):
+        part = {*order[start : start + size]}
+        yield from solved.PooledBatches([*part], self.lengths, self.batch_size, self.pool)
+
+
+@pytest.mark.parametrize("iterate", [each_index_once, each_index_once_in_a_pool])
+def test_what_the_sampler_names_twice_is_loaded_twice(iterate):
+    is_told(n02.check_pooled, [with_methods(solved.PooledBatches, __iter__=iterate)], pools.LOST)

@@ -101,6 +101,7 @@ check_memory = _by_formula(
             "held * kept",
             "int(held) * kept",
         ),
+        "`held` may be a fraction, and stays one.": ("held * kept", "round(held) * kept"),
         "`held` may be less than 1, and then a part of one is held.": ("held * kept", "max(1, held) * kept"),
         "`held` may be more than n: an eager order goes further ahead.": (
             "held * kept",
@@ -140,6 +141,8 @@ check_memory = _by_formula(
             "(18, 6, 2, 0)",
             "(18, 6, 6, 0)",
         ),
+        "ZeRO-1 deals master weights and moments, no gradients.": ("(18, 6, 2, 0)", "(18, 14, 2, 0)"),
+        "A level deals what the levels before it deal, too.": ("(18, 6, 2, 0)", "(18, 6, 14, 16)"),
         "ZeRO-3 deals the weights, too.": ("(18, 6, 2, 0)", "(18, 6, 2, 2)"),
         "With ZeRO-1 weights and gradients stay whole, 2 + 4 bytes.": ("(18, 6, 2, 0)", "(18, 2, 2, 0)"),
         "What is dealt are shares, a fraction where the replicas do not divide it.": (
@@ -228,6 +231,14 @@ check_exposed = _by_formula(
         "Only the last bucket was counted: a slow network is still busy with those before it.": (
             _LOOP,
             "    return reduce / buckets",
+        ),
+        "The first bucket has to be computed before it is sent: a slow network begins late.": (
+            _LOOP,
+            "    return max(reduce - backward, reduce / buckets)",
+        ),
+        "A slow network waits for the first bucket's backward, and afterwards for nothing.": (
+            _LOOP,
+            "    return max(0.0, reduce - backward) + reduce / buckets",
         ),
         "A fast network waits for the last bucket.": (
             _LOOP,

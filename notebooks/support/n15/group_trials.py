@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lib.text import plural
+from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.n15.sets import with_sets_in_another_order
 from support.n15.trials import away_from, never_waited_for, random_tensor
@@ -242,7 +243,9 @@ def fault_of_clip(answer: Any) -> str:
     for where, make, max_norm in _CLIPPED:
         found = _fault_of_stages(answer, make(), max_norm, where)
         if found:
-            return f"{where}: {found}"
+            return Fault(
+                f"{where}: {found}", f"{where}: {found.known_by if isinstance(found, Fault) else found}"
+            )
     return ""
 
 
@@ -277,7 +280,9 @@ def _fault_of_stages(answer: Any, stages: Stages, max_norm: float, where: str) -
         return f"{found} {_EMPTY_BY_NOW}" if any(again for _, _, again in seen) else found
     for rank, (said, _, _) in enumerate(seen):
         if not isinstance(said, (int, float, Tensor)) or abs(float(said) - norm) > 1e-5 * max(1.0, norm):
-            return f"rank {rank} returned {said!r}; the norm of all gradients was {norm:.4f}."
+            told = f"rank {rank} returned {said!r}; the norm of all gradients was {norm:.4f}."
+            number = isinstance(said, Tensor) and said.numel() == 1
+            return Fault(told, told.replace(repr(said), repr(float(said)))) if number else told
     return ""
 
 
@@ -299,7 +304,12 @@ def _fault_of_clipped(seen: list[list[nn.Parameter]], whole: list[nn.Parameter],
                 return f"{name} is NaN."
             if not torch.allclose(got, wanted, rtol=1e-5, atol=1e-9):
                 away = away_from(got, wanted)
-                return (
+                told = (
                     f"{name} is {away} what clipping the whole model gives; the norm of all was {norm:.4g}."
+                )
+                # by four digits, so that torch's own factor, max_norm / (norm + 1e-6), makes no other mistake of it
+                times = float(got.norm() / wanted.norm())
+                return Fault(
+                    told, f"{name}: {times:.4g} times as long, {'in' if 'times' in away else 'out of'} line"
                 )
     return ""

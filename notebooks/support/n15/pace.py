@@ -1,6 +1,7 @@
 """How long what ranks did would take, if each forward and each backward took one tick and messages took none.
 
 Log       what one rank did, in its order: ("F", micro-batch), ("B", micro-batch), ("send", rank), ("recv", rank)
+AtOnce    a `dist` whose messages are there as soon as irecv is called
 Listening a `dist` that writes messages into such a log
 ticks_taken how long logs of all ranks take, by data flow: a message is there when its sender has got so far
 """
@@ -64,6 +65,22 @@ class Listening:
         """Begin to receive; its handle notes when the message is needed."""
         handle = self._dist.irecv(tensor, src)
         return _Coming(handle, self, src, self._log)
+
+
+class AtOnce:
+    """The `dist` of a rank whose irecv receives before it returns: no message is late."""
+
+    def __init__(self, dist: Any) -> None:
+        self._dist = dist
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dist, name)
+
+    def irecv(self, tensor: Any, src: int) -> Any:
+        """Receive; the handle has nothing to wait for."""
+        handle = self._dist.irecv(tensor, src)
+        handle.wait()
+        return handle
 
 
 class _Going:

@@ -271,6 +271,12 @@ def make_sharded_plan(
     )
 
 
+def _too_many_replicas(ranks: int, n: int) -> Plan:
+    """Return the plan where the batch has no sequence for each replica: it has no schedule, and never ends."""
+    never = NOTHING_FITS.seconds
+    return Plan(ranks, n, 0, 1, False, "–", NOTHING_FITS.name, 0.0, never, never, 0.0, 0.0, 0.0)
+
+
 def every_plan(
     ranks: int,
     memory_rule: MemoryRule = memory_of_rank,
@@ -284,7 +290,7 @@ def every_plan(
 
     largest: micro-batches of 1, 2, 4, … sequences are tried, up to this, as far as a replica's share of the batch can
     be cut so. zero_3: one stage may have ZeRO-3, too; cut further, it would send as many bytes with fewer cards, or
-    idle. A plan's schedule is "" where none fits.
+    idle. A plan's schedule is "" where none fits, or the batch has no sequence for each replica.
     """
     ways: list[dict[str, Any]] = [
         {"recompute": recompute, "order": order} for recompute in (False, True) for order in ORDERS
@@ -295,6 +301,9 @@ def every_plan(
         if n > ranks:
             break
         own = model.sequences // (ranks // n)
+        if own == 0:
+            found.append(_too_many_replicas(ranks, n))
+            continue
         sizes = [1 << k for k in range(largest.bit_length()) if own % (1 << k) == 0]
         plans = [
             make_plan(ranks, n, memory_rule, exposed_rule, size=size, **way, **how)

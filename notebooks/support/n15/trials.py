@@ -17,7 +17,7 @@ from lib.text import plural
 from support.kit.judged import Fault
 from support.kit.raised import Finding, in_case
 from support.n15.orders import ActionPair, drawn_order, far_apart, pairs_of, shown
-from support.n15.pace import Listening, Log, log_of, ticks_taken
+from support.n15.pace import AtOnce, Listening, Log, log_of, ticks_taken
 from support.n15.tower import even_balance
 from support.ranks import in_threads
 
@@ -138,10 +138,21 @@ def fault_of_follow(answer: Any) -> str:
         def step(rank: int, *given: Any, table: Sequence[Sequence[ActionPair]] = table) -> Any:
             return answer(list(table[rank]), *given)
 
-        found = job.fault(step, where) or job.fault_of_order(table) or job.fault_of_ticks(table)
+        found = job.fault(step, where)
+        if found and _only_early(step, _TinyJob(n, m, job.left, at_once=True)):
+            found = f"{found} With recv in place of irecv it is right: a tensor is used before its message is there."
+        found = found or job.fault_of_order(table) or job.fault_of_ticks(table)
         if found:
             return _in(where, found)
     return ""
+
+
+def _only_early(step: Any, job: _TinyJob) -> bool:
+    """Say whether a step is right where no message is late."""
+    try:
+        return not job.fault(step, "")
+    except Exception:
+        return False
 
 
 def _in(where: str, found: str) -> str:
@@ -204,14 +215,15 @@ def _tiny_tower() -> nn.Sequential:
 class _TinyJob:
     """A tower of four layers on n ranks, whose batch goes through in m micro-batches of some rows.
 
-    left: something stands in every .grad already.
+    left: something stands in every .grad already. at_once: an irecv returns when its message is there.
     """
 
-    def __init__(self, n: int, m: int, left: bool, rows: int = 2) -> None:
+    def __init__(self, n: int, m: int, left: bool, rows: int = 2, at_once: bool = False) -> None:
         self.n = n
         self.m = m
         self.left = left
         self.rows = rows
+        self.at_once = at_once
         self.balance = even_balance(4, n)
         self.images = random_tensor(rows * m, 1, 8, 8, seed=1).abs()
         self.targets = torch.arange(rows * m) % 10
@@ -246,7 +258,8 @@ class _TinyJob:
         targets = self.targets.clone() if behind is None else None
         shape = (self.rows, 1, 8, 8) if before is None else (self.rows, _WIDTHS[first])
         listening = Listening(dist, noting.log)
-        loss = answer(rank, part, images, targets, self.m, before, behind, shape, listening)
+        given = AtOnce(listening) if self.at_once else listening
+        loss = answer(rank, part, images, targets, self.m, before, behind, shape, given)
         listening.end()
         self.changed += self.changes(rank, part, noting) + self.changes_of_data(images, targets)
         return loss, [p.grad for p in part.parameters()], noting.log

@@ -338,3 +338,45 @@ def test_a_wrong_step_is_told_its_seconds(old, new, says):
     verdict = n15.check_step_seconds(edited(step_seconds, (old, new)))
     assert verdict.status == "wrong"
     assert says in verdict.message, verdict
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (
+            ("    dist.all_reduce(squares", "    squares = squares.sqrt()\n    dist.all_reduce(squares"),
+            "Norms don't add up: the squares do.",
+        ),
+        (("if norm > max_norm:", "if norm > 0:"), "Gradients that are short enough stay as they are."),
+        (("    return norm", "    return torch.tensor(min(norm, max_norm))"), "is the norm before clipping."),
+    ],
+)
+def test_torchs_small_number_in_the_factor_and_a_tensor_hide_no_reason(change, says):
+    more = [("norm = squares.sqrt()", "norm = squares")] if "all_reduce" in change[0] else []
+    wrong = edited(clip, ("max_norm / norm)", "max_norm / (norm + 1e-6))"), change, *more)
+    verdict = n15.check_clip(wrong)
+    assert verdict.status == "wrong"
+    assert verdict.message.endswith(says), verdict
+
+
+@pytest.mark.parametrize(
+    "check, old, new, says",
+    [
+        (n15.check_memory, "(18, 6, 2, 0)", "(18, 6, 14, 16)", "A level deals what the levels before it deal, too."),
+        (n15.check_memory, "(18, 6, 2, 0)", "(18, 14, 2, 0)", "ZeRO-1 deals master weights and moments, no gradients."),
+        (n15.check_memory, "held * kept", "round(held) * kept", "`held` may be a fraction, and stays one."),
+    ],
+)
+def test_a_reason_is_told_with_the_bytes(check, old, new, says):
+    assert check(edited(memory_of_rank, (old, new))).message.endswith(says)
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (lambda reduce, backward, buckets: max(reduce - backward, reduce / buckets), "begins late"),
+        (lambda reduce, backward, buckets: max(0, reduce - backward) + reduce / buckets, "A slow network waits"),
+    ],
+)
+def test_a_reason_is_told_with_what_is_left(answer, says):
+    assert says in n15.check_exposed(answer).message

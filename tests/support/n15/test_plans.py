@@ -127,6 +127,13 @@ def test_with_twice_the_ranks_for_a_batch_one_stage_has_one_sequence_and_little_
     assert one.seconds - two.seconds > 0.38
 
 
+def test_where_a_batch_has_no_sequence_for_each_replica_one_stage_does_not_fit() -> None:
+    for more in ({}, {"zero_3": True}):
+        one, *others = every_plan(2048, largest=2, gather_waits=False, machine=Machine(cards_of_a_ring=8), **more)
+        assert (one.schedule, one.seconds, one.micro_batches) == ("", float("inf"), 0)
+        assert fastest_plan([one, *others]).partitions == 2
+
+
 def test_a_machine_has_whole_pipelines_unless_one_ring_can_use_all_its_cards() -> None:
     for waits in (False, True):
         plans = every_plan(512, gather_waits=waits, largest=2)

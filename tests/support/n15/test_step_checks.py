@@ -378,3 +378,14 @@ def test_a_loss_that_has_lost_digits_is_told_with_all_of_them():
     assert verdict.status == "wrong"
     got, loss = verdict.message.split("the last rank returned ")[1].split("; the batch's loss is ")
     assert not got.startswith(loss.rstrip("."))
+
+
+@pytest.mark.parametrize("tensor, source", [("x", "before"), ("gradient", "behind")])
+@pytest.mark.parametrize("late", ["dist.irecv({})", "begun.append(dist.irecv({}))"])
+def test_who_uses_a_tensor_before_its_message_is_there_is_told_so(tensor, source, late):
+    asked = f"{tensor}, {source}"
+    verdict = n15.check_follow(edited(follow, (f"dist.recv({asked})", late.format(asked))))
+    assert verdict.status == "wrong"
+    assert "With recv in place of irecv it is right" in verdict.message, verdict
+    other = n15.check_follow(edited(follow, (f"dist.recv({asked})", f"dist.irecv({asked}).wait()"), (" / m\n", "\n")))
+    assert "in place of irecv" not in other.message

@@ -45,10 +45,18 @@ def _fewest_rounds(size: int = 4096) -> int:
     raise AssertionError
 
 
+#: What to say of a walk that takes so many times as long.
+LONGER = {
+    "1.1": "ten per cent more numbers; their walks are longer, too",
+    "2": "ten per cent more numbers, 1.82 times as many passes each",
+}
+
+
 def _as_text(my_guess: object) -> object:
-    """Return a number as a text, 2.0 as "2", so that a famous guess is known however it is written."""
+    """Return a famous guess as a text, 2.0 as "2", so that it is known however it is written; any other as it is."""
     value = read_number(my_guess)
-    return value if isinstance(value, bool) or not isinstance(value, (int, float)) else f"{value:g}"
+    text = f"{value:g}" if isinstance(value, int | float) else ""
+    return text if text in LONGER and float(text) == value else value
 
 
 guess_page_reads = exact_number(
@@ -116,10 +124,7 @@ guess_longer = Guess(
     "how many times as long it takes",
     lambda measured: round(measured, 1),
     read=_as_text,
-    said={
-        "1.1": "ten per cent more numbers; their walks are longer, too",
-        "2": "ten per cent more numbers, 1.82 times as many passes each",
-    },
+    said=LONGER,
     tolerance=0.15,
     tried=Tried(right=3.3, wrong=1.1, known=(3.3,)),
 )

@@ -223,10 +223,7 @@ def test_a_step_changes_weights_and_nothing_else(answer, told):
 
 
 def one_backward_of_all_losses(replicas, batches, lr):
-    losses = [
-        F.cross_entropy(replica(rows), labels)
-        for replica, (rows, labels) in zip(replicas, batches, strict=True)
-    ]
+    losses = [F.cross_entropy(replica(rows), labels) for replica, (rows, labels) in zip(replicas, batches, strict=True)]
     torch.autograd.backward(losses)
     for same in zip(*(replica.parameters() for replica in replicas), strict=True):
         mean = sum(weight.grad for weight in same) / len(same)

@@ -136,7 +136,7 @@ check_step = Exercise(
         "You put the rows of all ranks together: real ranks have no place where all rows are.": whole_batch_step,
         "Rank 0 did the work of all: let replicas[r] do forward and backward on batches[r].": on_rank_0,
         "Each rank computed every batch: that is all the work on every rank, and nothing is gained.": on_every_rank,
-        "You put the losses together before backward: ranks exchange gradients.": one_backward,
+        "Let each rank call a backward of its own: what ranks exchange is gradients.": one_backward,
         "Give each rank numbers of its own, as `weight -= …` does.": _stepped(
             (STEP, f"{STEP}\n                weight.data = weights[0].data")
         ),

@@ -110,7 +110,7 @@ def draw_days(devices: int, message: float, batch: str, hidden: bool, update: fl
         digits = 4 if _in_days(here) == _in_days(alone) else 3
         compared = f", not {_in_days(alone, digits)}"
     if isclose(here, without_messages):
-        compared += ", as if messages took no time"
+        compared += "; messages cost no time"
     proper = f" and a step proper of {update:.1%}" if update else ""
     finding = (
         f"{devices} devices, messages of {message:.1%} of a step{proper}: {_in_days(here, digits)}{compared}"

@@ -72,6 +72,20 @@ def test_an_engine_that_rounds_seconds_is_refused(answer):
     assert check_play(answer).status == "wrong"
 
 
+def needs_found_in_their_text(tasks):
+    times = {}
+    free = {}
+    for name, lane, seconds, needs in tasks:
+        start = max([free.get(lane, 0), *(times[other][1] for other in times if other in str(needs))])
+        times[name] = (start, start + seconds)
+        free[lane] = start + seconds
+    return times
+
+
+def test_a_name_that_is_a_part_of_another_is_another_task():
+    assert check_play(needs_found_in_their_text).status == "wrong"
+
+
 def test_waiting_for_a_lane_is_not_called_waiting_for_the_list():
     def play(tasks):
         times = {}

@@ -222,6 +222,22 @@ def test_a_step_changes_weights_and_nothing_else(answer, told):
     assert check_step(my_step), "it is judged as in a fresh process"
 
 
+def one_backward_of_all_losses(replicas, batches, lr):
+    losses = [F.cross_entropy(replica(rows), labels) for replica, (rows, labels) in zip(replicas, batches, strict=True)]
+    torch.autograd.backward(losses)
+    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+        mean = sum(weight.grad for weight in same) / len(same)
+        for weight in same:
+            weight.data -= lr * mean
+            weight.grad = None
+
+
+def test_losses_that_stayed_apart_are_not_called_put_together():
+    message = check_step(one_backward_of_all_losses).message
+    assert "one backward went through the graphs of rank 0 and of rank 1" in message
+    assert "together" not in message
+
+
 def in_single_precision(replicas, batches, lr):
     for replica, (rows, labels) in zip(replicas, batches, strict=True):
         F.cross_entropy(replica(rows), labels).backward()

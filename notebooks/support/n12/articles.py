@@ -231,9 +231,12 @@ def _operation(op: Operation) -> str:
 
 
 def _lane(lane: str) -> str:
-    """Name a stream of a PretendGPU: those that were made are the copy streams."""
+    """Name a stream of a PretendGPU: of those that were made the first M are the copy streams."""
     device = f"cuda:{lane.partition('cuda:')[2][:1] or '0'}"
-    return f"{'a copy stream' if lane.startswith('stream') else 'the compute stream'} of {device}"
+    if not lane.startswith("stream"):
+        return f"the compute stream of {device}"
+    number = lane.removeprefix("stream").removeprefix(f" of {device}")
+    return f"{'a new stream' if int(number or 1) > M else 'a copy stream'} of {device}"
 
 
 def _fault_of_copies(operations: Sequence[Operation], when: str) -> str:
@@ -259,7 +262,7 @@ def _fault_of_recompute(backward: Sequence[Operation], n: int, stop: int) -> str
         steps = [step for step in seen if step]
         again = steps.count("sin")
         if again != stop:
-            return f"cuda:{j} computes {again} micro-batches again in backward, not {stop}."
+            return f"in backward cuda:{j} computes {again} micro-batches again from end to end, not {stop}."
         work = [step for step in steps if step != "wait"]
         if stop and any(a == b == "sin" for a, b in pairwise(work)):
             return f"cuda:{j} recomputes a second micro-batch before the first one has gone backward."

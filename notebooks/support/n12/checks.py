@@ -321,10 +321,14 @@ _CLOCK = "done = run_clock(tasks, *queues)"
 _LAST = f"        if again:\n            {_TIE}\n"
 _FIRST = f"        if copy_stream is not None:\n            {_WAIT_3}\n"
 _PIPELINES = {
-    "The compute stream reads what a copy stream may still be writing: a Wait is missing in front of the partition, "
-    "or it waits the wrong way round.": (_WAIT_1, "pass"),
-    "A copy stream reads what the partition may still be computing: a Wait is missing behind it, or it waits the "
-    "wrong way round.": (_WAIT_3, "pass"),
+    "The compute stream reads what a copy stream may still be writing: it has to wait for that one.": (
+        _WAIT_1,
+        "pass",
+    ),
+    "A copy stream reads what the partition may still be computing: it has to wait for that.": (
+        _WAIT_3,
+        "pass",
+    ),
     "In backward nothing lets the compute stream wait for the copy of the gradient: what the second Wait returns must "
     "be in the graph.": (_WAIT_3, _WAIT_3.removeprefix("batch[0] = ")),
     "The copy has streams of its own: only then the partition goes on computing.": (

@@ -7,6 +7,7 @@ Each pair is wrapped once, in the caller's thread, always in the same order: as 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
@@ -33,6 +34,7 @@ MANY = (
     (130, 2),
     (2, 130),
 )  # micro-batches and partitions of steps that tell i from j: 100 * i + j does not
+SIDE = 8  # micro-batches, and partitions, of a step of whose pairs only the last one draws
 PATIENCE = 1.0  # seconds until a layer that waits for its neighbour counts as alone
 _Pair: TypeAlias = tuple[int, int]
 NEIGHBOURS = (1, 1), (0, 2)  # of one clock
@@ -114,6 +116,7 @@ def fault_of_numbers(answer: Callable[[int, int], Any]) -> str:
         or _fault_of_many_pairs(answer)
         or _fault_of_a_long_run(answer)
         or _fault_of_few_seeds(answer)
+        or _fault_of_strides(answer)
     )
 
 
@@ -216,7 +219,8 @@ def _fault_of_the_next_step(
     same = [pair for pair in _pairs() if torch.equal(following[pair].called()[1], masks[pair])]
     if not same:
         return ""
-    again = f"in the next step, a new Numbers({M}, {N}), {_told(same[0])} draws the mask of this step again"
+    who = "every pair" if len(same) == len(masks) else _told(same[0])
+    again = f"in the next step, a new Numbers({M}, {N}), {who} draws the mask of this step again"
     torch.manual_seed(SEED + 1)
     seeded = _step_of(answer)
     if torch.equal(seeded[same[0]].called()[1], masks[same[0]]):
@@ -291,11 +295,8 @@ def _fault_of_few_seeds(answer: Callable[[int, int], Any]) -> str:
     Seeds from a small range lie close together. What stretches few draws over many seeds meets if it goes on for long.
     """
     run = [_drawn(answer) for _ in range(STEPS)]
-    seeds = [layer.seed for layer in run if layer.seed is not None]
-    signed = [(seed + 2**31) % 2**32 - 2**31 for seed in seeds]  # a CPU's generator reads no more of them
-    counted = seeds == sorted(seeds)  # who counts never meets
-    spread = max(signed, default=0) - min(signed, default=0) + 1
-    if len(seeds) == STEPS and not counted and _runs_for_a_meeting(spread) < RUNS:
+    spread, _ = _spread_and_stride(run)
+    if _runs_for_a_meeting(spread) < RUNS:
         return (
             f"the seeds of {_told((0, 0))} in {STEPS} steps all lie within {spread:,} numbers; drawn from so few, two "
             f"of them are equal in one of {_runs_for_a_meeting(spread):,} such runs."
@@ -311,10 +312,36 @@ def _fault_of_few_seeds(answer: Callable[[int, int], Any]) -> str:
     )
 
 
-def _drawn(answer: Callable[[int, int], Any]) -> _Noting:
-    """Let the only pair of a step draw."""
+def _fault_of_strides(answer: Callable[[int, int], Any]) -> str:
+    """Say how few seeds a pair has where all are multiples of a number, as of the number of pairs in a step."""
+    spread, stride = _spread_and_stride([_drawn(answer, SIDE) for _ in range(STEPS)])
+    count = spread // stride
+    if _runs_for_a_meeting(count) >= RUNS:
+        return ""
+    return (
+        f"in steps of {SIDE} micro-batches and {SIDE} partitions, {_told((SIDE - 1, SIDE - 1))} has {count:,} seeds: "
+        f"they differ by multiples of {stride} only, and a generator reads 32 bits of each; drawn from so few, two of "
+        f"them are equal in one of {_runs_for_a_meeting(count):,} runs of {STEPS} steps."
+    )
+
+
+def _spread_and_stride(run: list[_Noting]) -> tuple[int, int]:
+    """Return the range of a run's seeds, and the power of two that all their differences share.
+
+    Where seeds are not noted, or counted so that no two meet, it is the range of all seeds.
+    """
+    seeds = [layer.seed for layer in run if layer.seed is not None]
+    if len(seeds) < len(run) or seeds == sorted(seeds):
+        return 2**32, 1
+    signed = [(seed + 2**31) % 2**32 - 2**31 for seed in seeds]  # a CPU's generator reads no more of them
+    stride = math.gcd(2**32, *(seed - signed[0] for seed in signed))
+    return max(signed) - min(signed) + 1, stride
+
+
+def _drawn(answer: Callable[[int, int], Any], side: int = 1) -> _Noting:
+    """Let the last pair of a step draw."""
     layer = _Noting()
-    answer(1, 1).wrap(layer, 0, 0)(torch.ones(LENGTH))
+    answer(side, side).wrap(layer, side - 1, side - 1)(torch.ones(LENGTH))
     return layer
 
 

@@ -162,6 +162,20 @@ def test_few_bases_are_found_too_where_their_seeds_lie_far_apart(below):
     assert "times the mask of an earlier step" in verdict.message
 
 
+@pytest.mark.parametrize("seed", ["self.seeds * 64 + i * self.n + j", "(self.seeds * (i * self.n + j + 1)) % 2**63"])
+def test_seeds_of_which_the_number_of_pairs_takes_bits_are_found(seed):
+    verdict = n12.check_numbers(from_a_base("2**32", seed))
+    assert verdict.status == "wrong"
+    assert "in steps of 8 micro-batches and 8 partitions" in verdict.message
+    assert "drawn from so few, two of them are equal in one of 1" in verdict.message
+
+
+def test_a_seed_that_only_one_pair_repeats_is_not_said_to_be_the_place_alone():
+    verdict = n12.check_numbers(from_a_base("2**32", "self.seeds * (i * self.n + j)"))
+    assert "micro-batch 0 in partition 0 draws the mask of this step again" in verdict.message
+    assert "The place alone" not in verdict.message
+
+
 class AdvancedByHand:
     """Let every pair go on from the state of the process's generator, each from another place of its sequence."""
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from lib.pipeline import Task
-from lib.runtime.device import current_stream
+from lib.runtime.device import current_stream, new_stream
 from support import built
 from support.kit.mistakes import edited
 from support.n12 import checks as n12
-from support.n12.given import copy_between, wait_between
+from support.n12.given import copy_between, wait_between, with_checkpoint
 from support.n12.solved import make_task, run_pipeline
 
 # ---- exercise 5
@@ -139,3 +139,31 @@ def test_a_task_that_computes_in_its_own_threads_stream_is_told():
     names = {"current_stream": current_stream, "torch": torch}
     message = n12.check_pipeline(edited((make_task, run_pipeline), edit, names=names)[1]).message
     assert "called in streams of its own: `mm` in the compute stream of cuda:0 is launched in the stream" in message
+
+
+def test_streams_of_the_answers_own_are_not_called_copy_streams():
+    edit = ("stream = current_stream(devices[j])", "stream = own[j]")
+    make = (
+        "m, n = len(batches), len(partitions)",
+        "m, n = len(batches), len(partitions)\n    own = [new_stream(d) for d in devices]",
+    )
+    names = {"new_stream": new_stream}
+    message = n12.check_pipeline(edited((make_task, run_pipeline), edit, make, names=names)[1]).message
+    assert "a new stream of cuda:2" in message
+
+
+def test_a_copy_that_another_micro_batchs_stream_launches_is_told_what_is_true():
+    edit = ("copy_streams[j - 1][i], copy_streams[j][i], b", "copy_streams[j - 1][i - 1], copy_streams[j][i], b")
+    message = n12.check_pipeline(edited((make_task, run_pipeline), edit)[1]).message
+    assert "A copy stream reads what the partition may still be computing: it has to wait" in message
+    assert "wrong way round" not in message
+
+
+def test_torchs_checkpoint_is_not_said_to_compute_nothing_again():
+    edits = [
+        ("[MyTwoNodeCheckpoint.apply(phony, shared, layer, x)]", "[with_checkpoint(layer, x)]"),
+        ("batch[0] = my_tie(batch[0], shared, layer, x)", "pass"),
+    ]
+    names = {"with_checkpoint": with_checkpoint}
+    message = n12.check_pipeline(edited((make_task, run_pipeline), *edits, names=names)[1]).message
+    assert "in backward cuda:0 computes 0 micro-batches again from end to end, not 4" in message

@@ -182,7 +182,7 @@ def draw_lanes(axes: Axes, trace: Trace, limit: float) -> None:
         thin = min(span.duration for span in spans) < limit / 150
         look: dict[str, Any] = {"size": 9.5, "edgecolor": color if thin else PAPER, "height": 0.78}
         places = [(span.start, span.duration) for span in spans]
-        texts = [span.label if span.duration > limit / 28 else "" for span in spans]
+        texts = [span.label if span.duration > limit / 28.5 else "" for span in spans]
         lane_bars(axes, row, places, [color] * len(spans), texts, **look)
     lane_rows(axes, LANES, 0, limit * 1.01, track=True)
 

@@ -196,6 +196,11 @@ def work_for(gpu: RealStreams) -> tuple[Any, Any, Any]:
     return torch.ones(numbers).pin_memory(), torch.empty(numbers).pin_memory(), stage
 
 
+def copied(parts, places):
+    """Launch a copy of each part into its place."""
+    return [place.copy_(part, non_blocking=True) for part, place in zip(parts, places, strict=True)]
+
+
 def lanes_alone(gpu, *costs):
     """Return the ms of copying in, computing, copying out: in one operation, then in 64."""
     x, y, stage = work_for(gpu)
@@ -204,11 +209,10 @@ def lanes_alone(gpu, *costs):
     rows = []
     with costing(gpu, len(x), costs):
         for chunks in (1, 64):
-            into = partial(map, lambda to, part: to.copy_(part, non_blocking=True))
             lanes = (
-                lambda: list(into(buffer.chunk(chunks), x.chunk(chunks))),  # noqa: B023
+                lambda: copied(x.chunk(chunks), buffer.chunk(chunks)),  # noqa: B023
                 lambda: [stage(part) for part in buffer.chunk(chunks)],  # noqa: B023
-                lambda: list(into(y.chunk(chunks), buffer.chunk(chunks))),  # noqa: B023
+                lambda: copied(buffer.chunk(chunks), y.chunk(chunks)),  # noqa: B023
             )
             rows.append([min(timed(lane, module) for _ in range(3)) for lane in lanes])
     return torch.tensor(rows)

@@ -75,6 +75,7 @@ class User:
         self.habits = frozenset(habits)
         self.gpu = SlowestGPU() if "unlucky" in habits else PretendGPU()
         self.issued = Issued(self.gpu.operations)
+        self.stream = self.gpu.current_stream()  # the one that this user has chosen
 
     def use(self, prefetch: Prefetch, batches: int) -> Issued:
         """Run a prefetcher to its end, or to that of its user."""
@@ -104,7 +105,8 @@ class User:
         if "moves" in self.habits and first:
             self.gpu.current_stream().synchronize()  # whose blocks are free from now on
         if "wanders" in self.habits or ("moves" in self.habits and first):
-            place.enter_context(self.gpu.use_stream(self.gpu.new_stream("another")))
+            self.stream = self.gpu.new_stream("another")
+            place.enter_context(self.gpu.use_stream(self.stream))
 
     def _loader(self, batches: int) -> Iterator[Any]:
         for i in range(batches):
@@ -121,7 +123,12 @@ class User:
         if not (isinstance(batch, PretendTensor) and batch.block.on_device):
             self.issued.problem = f"item {len(seen)} is not a tensor on the device"
             return False
-        with self.gpu.span(self.gpu.current_stream(), "", f"F{len(seen)}"):
+        stream = self.gpu.current_stream()
+        if stream is not self.stream:
+            ran = f"{STEP}{len(seen)} ran in {stream.name}"
+            self.issued.problem = f"{ran}: you yield inside `use_stream`, so the caller's kernels go there."
+            return False
+        with self.gpu.span(stream, "", f"{STEP}{len(seen)}"):
             result = batch + 0
         seen.append(float(result.as_subclass(Tensor)[0]))  # to look is no operation of the GPU
         return True
@@ -142,20 +149,23 @@ ASKED = (
     "A batch is used in the stream that was current when it was asked for. When the user asks for the next one, "
     "another stream may be current."
 )
-RACES = {  # what is said of a race, by the habits of the user
+RACES = {  # what is said of a race, by the habits of the user: whom it meets, and advice where a step races
     ("moves",): (
-        "if its user goes on in another stream behind batch 0, {race}. Ask for `gpu.current_stream()` at each "
-        "hand-over: it is the one that will use the batch."
+        "if its user goes on in another stream behind batch 0, ",
+        "Ask for `gpu.current_stream()` at each hand-over: it is the one that will use the batch.",
     ),
     ("stops",): (
-        "if its user leaves the loop behind batch 1, {race}. Behind the last `yield` only a `finally` has its turn."
+        "if its user leaves the loop behind batch 1, ",
+        "Behind the last `yield` only a `finally` has its turn.",
     ),
     ("ends",): (
-        "behind the last batch {race}. Another part of the program may get your stream, and what is in its pool."
+        "behind the last batch ",
+        "Another part of the program may get your stream, and what is in its pool.",
     ),
-    ("wanders", "ends"): f"if its user asks for each batch in another stream, {{race}}. {ASKED}",
+    ("wanders", "ends"): ("if its user asks for each batch in another stream, ", ASKED),
     ("wanders", "stops"): (
-        f"if its user goes on in another stream, and leaves the loop there behind batch 1, {{race}}. {ASKED}"
+        "if its user goes on in another stream, and leaves the loop there behind batch 1, ",
+        ASKED,
     ),
 }
 MEMORY = {  # who may hold how much, by the habits of the user
@@ -214,11 +224,15 @@ def _fault_of_a_loader_that_raises(answer: Prefetch) -> str:
 
 
 def _fault_of_races(answer: Prefetch) -> str:
-    for habits, said in RACES.items():
+    for habits, (whom, advice) in RACES.items():
         with in_case(f"with a user that {' and '.join(habits)}"):
-            races = find_races(issued(answer, LONG, *habits).operations)
-        if races:
-            return said.format(race=races[0])
+            found = issued(answer, LONG, *habits)
+        if found.problem:
+            return f"{whom}{found.problem}"
+        if races := find_races(found.operations):
+            race = races[0]
+            of_a_step = STEP in (race.earlier.label[:1], race.later.label[:1])
+            return f"{whom}{race}. {advice}" if of_a_step else f"{whom}{race}."
     return ""
 
 
@@ -339,9 +353,6 @@ def _order(operations: list[Operation], batches: int) -> str:
     lanes = {operations[number].lane for number in copies.values()}
     if "compute" in lanes:
         return "batch 0 is copied in the stream that computes. A stream runs in order: nothing overlaps."
-    for name, number in kernels.items():
-        if (lane := operations[number].lane) != "compute":
-            return f"{name} ran in {lane}: you yield inside `use_stream`, so the caller's kernels go there."
     if problem := _stands_still(operations):
         return problem
     if any(op.label == STAGED for op in operations if op.kind == "launch"):

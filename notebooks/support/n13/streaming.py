@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -167,6 +168,11 @@ class _Seen:
             lane = self.named[f"F{i}"].lane
             if lane != "compute":
                 return f"F{i} ran in {lane}: call stage in the stream that was current when you were called."
+        times = Counter(op.label for op in self.launches)
+        for i in range(self.chunks):
+            for label, what in ((f"C{i}", f"chunk {i} is copied in"), (f"D{i}", f"result {i} is copied out")):
+                if times[label] > 1:
+                    return f"{what} {times[label]} times: once is enough."
         copied = [label for label in self.named if label[0] == "C" and label[1:].isdigit()]
         for i, label in enumerate(copied):
             if label != f"C{i}":

@@ -282,6 +282,26 @@ def yielding_inside(batches, gpu):
         ready = coming
 
 
+def yielding_where_the_user_was(batches, gpu):
+    """Yield inside the stream that was current: it comes back behind the yield, and the user may have left it."""
+    prefetched = n13.one_ahead(batches, gpu)
+    while True:
+        with gpu.use_stream(gpu.current_stream()):
+            batch = next(prefetched, None)
+            if batch is None:
+                return
+            yield batch
+            del batch
+
+
+def using_it_behind_the_yield(batches, gpu):
+    """Launch something on the batch when its user asks for the next one, perhaps in another stream."""
+    for batch in n13.one_ahead(batches, gpu):
+        yield batch
+        batch.add_(0)
+        del batch
+
+
 def for_one_user(batches, gpu, waits=True):
     main = gpu.current_stream()
     yield from n13.one_ahead(
@@ -309,6 +329,7 @@ def recorded_too_late(batches, gpu):
         (prefetchers.without_a_bound, "12 batches may take 12 blocks of device memory. No name keeps a used one"),
         (partial(n13.one_ahead, lead=0), "stands still until all is computed"),
         (yielding_inside, "F0 ran in copy: you yield inside"),
+        (yielding_where_the_user_was, "goes on in another stream behind batch 0, F1 ran in compute: you yield"),
         (lambda batches, gpu: n13.one_ahead(list(batches), gpu), "batch 5 is asked for before batch 0"),
         (but(lambda stream, side, batch, event: batch.record_stream(stream)), "must wait for the copy"),
         (
@@ -340,6 +361,13 @@ def test_famous_wrong_prefetchers_are_told_what_is_wrong(wrong, says):
     verdict = n13.check_prefetch(wrong)
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+
+
+def test_advice_on_the_users_stream_is_given_only_where_a_step_races():
+    verdict = n13.check_prefetch(using_it_behind_the_yield)
+    assert verdict.status == "wrong", verdict.message
+    assert "add (another)" in verdict.message, verdict.message
+    assert "at each hand-over" not in verdict.message, verdict.message
 
 
 # ---- exercise 2

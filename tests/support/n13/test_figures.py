@@ -72,3 +72,13 @@ def test_torchs_sanitizer_agrees_on_waits_and_does_not_see_a_missing_record_stre
         assert len(runs.torchs_races(operations)) == len(pairs(operations)) == count
     assert pairs(runs.run_prefetcher(["record_stream"], 5)) == [("F0", "C2"), ("F1", "C3"), ("F2", "C4")]
     assert runs.torchs_races(runs.run_prefetcher(["record_stream"], 5)) == []
+
+
+@pytest.mark.parametrize("chunks, overhead", [(12, 0.0), (4, 1.0), (64, 1.0)])
+def test_equal_spans_of_a_lane_all_have_their_label_or_none(chunks, overhead):
+    trace = predict_chunks(chunks, 75, 100, 75, overhead=overhead)
+    figure = n13.draw_chunks(chunks, 75, 100, overhead, 2)
+    drawn = {text.get_text() for text in figure.axes[0].texts}
+    for lane in trace.lanes:
+        labels = {span.label for span in trace.only(lane=lane)}
+        assert len(labels & drawn) in (0, len(labels))

@@ -80,6 +80,7 @@ def backwards(gpu, stage, chunks, results):
 
 
 STAGES = "        outputs[k] = stage(buffers[i % 2])\n"
+SENDS = "            results[i].copy_(outputs[k], non_blocking=True)\n"
 WAITS = "            into.wait_event(computed[i - 2])\n"
 
 
@@ -96,6 +97,11 @@ WAITS = "            into.wait_event(computed[i - 2])\n"
         ),
         ("C2 waits for F1, and need not", edited(in_lists, (WAITS, WAITS.replace("i - 2", "i - 1")))),
         ("C2 waits for F1, and need not", edited(in_lists, (WAITS, "            into.wait_stream(compute)\n"))),
+        (
+            "chunk 0 is copied in 3 times",
+            edited(in_lists, ("gpu.empty_like(chunks[0])", "chunks[0].to(gpu.device, non_blocking=True)")),
+        ),
+        ("result 0 is copied out 2 times", edited(in_lists, (SENDS, SENDS * 2))),
         ("C4 is launched where C0 has its turn: take the chunks in their order", backwards),
         ("with 19 chunks: C8 (in) writes", edited(in_lists, (WAITS, "            if i < 8:\n    " + WAITS))),
         (

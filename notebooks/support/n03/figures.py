@@ -258,7 +258,7 @@ def draw_ranks(
     seen_y = grid_y + world_size * grid + 0.35
     steps_y = grid_y - grid / 2 - 0.14
     figure, axes = inch_sheet(seen_y + 0.25)
-    name_row(axes, order_y, "order", f"seed + epoch = {seed + epoch}" if shuffle else "not shuffled")
+    name_row(axes, order_y, "order", f"seed + e = {seed + epoch}" if shuffle else "not shuffled")
     draw_strip(axes, LEFT, order_y, one.cells, side)
     write(axes, EDGE, steps_y, "t-th sample", size=9, color=MUTED, ha="left")
     for step in range(steps):

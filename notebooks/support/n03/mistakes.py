@@ -24,6 +24,8 @@ OF_SHARE = {
     "drop_last cut the head of the order: it cuts the tail.":
         ("[:total]", "[:total] if total >= len(order) else order[len(order) - total :]"),
     "drop_last=True still pads.": ("if drop_last", "if False"),
+    "Without drop_last you round down, too: then an index is given to nobody.": ("if drop_last", "if True"),
+    "drop_last is the wrong way round: it drops where it should pad.": ("if drop_last", "if not drop_last"),
     "Rounding up is not floor + 1: where W divides N, the two differ.":
         ("-(-len(order) // world_size)", "len(order) // world_size + 1"),
     "You rounded to the nearest: where W does not divide N, the shares are rounded up, or down with drop_last.":
@@ -34,7 +36,7 @@ OF_SHARE = {
         ("order[rank::world_size]", "[index for index in order if index % world_size == rank]"),
     "You keep what an earlier call has made of another order of this length: only the arguments count.":
         ("drop_last=False):", "drop_last=False, kept={}):",
-         "return order[", "order = kept.setdefault((total, world_size, drop_last), order)\n    return order["),
+         "    steps =", "    order = kept.setdefault((len(order), world_size, drop_last), order)\n    steps ="),
     "These are positions: return the indices that stand there, order[p].":
         ("(order *", "([*range(len(order))] *"),
     "You sorted the order: it is already the one that is dealt.": ("(order *", "(sorted(order) *"),
@@ -216,7 +218,7 @@ OF_SAMPLER = {
         f"torch.Generator().manual_seed({_DRAWN})",
         "self.generator",
     ),
-    "No rank is refused: rank 3 of 3 would read a part of rank 0's share, and nobody would say so.": (
+    "No rank is refused: whatever rank 3 of 3 reads, another rank reads, too, and nobody would say so.": (
         _REFUSED,
         "if False:",
     ),

@@ -172,6 +172,7 @@ def test_with_batch_normalisation_company_costs_at_every_rate_and_by_exact_stati
     for what in ("results", "exact"):
         for sizes in record[what].values():
             assert guesses.clearly(sizes["4"], "forgotten") == guesses.clearly(sizes["4"], "new steps") == "higher"
+    assert f"the {per_cent(relative(record['results']['0.6']['32']))} of groups of 32 at rate 0.6" in prose()
     exact = record["exact"]["0.1"]["4"]
     moving = record["results"]["0.1"]["4"]
     assert f"{per_cent(relative(exact))} with them and {per_cent(relative(moving))} without" in prose()

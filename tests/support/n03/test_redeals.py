@@ -325,7 +325,17 @@ def by_pythons_random(epoch, generator):
     return torch.tensor(steps).view_as(epoch)
 
 
-@pytest.mark.parametrize("pair", [(by_rank_shifted, by_sorting), (never_at_home, by_pythons_random)])
+def dealt_like_cards(epoch, generator):
+    """Right: each image goes to another group than those who were with it; only with the others it comes together."""
+    mixed = torch.stack([step[torch.randperm(len(step), generator=generator)] for step in epoch])
+    places = torch.rand(mixed.shape, generator=generator).argsort(2)
+    return mixed.gather(2, places).transpose(1, 2).reshape(epoch.shape)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [(by_rank_shifted, by_sorting), (never_at_home, by_pythons_random), (new_steps, dealt_like_cards)],
+)
 def test_controls_that_draw_in_other_ways_are_right_too(pair):
     assert n03.check_controls(*pair), n03.check_controls(*pair)
 

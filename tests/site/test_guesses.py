@@ -89,3 +89,9 @@ def test_predictions_of_a_cell_are_found_with_what_the_notebook_knows():
         "guess_a(x)",
         "b.guess_c(x, 1)",
     ]
+
+
+@pytest.mark.parametrize("name", GUESSES)
+def test_every_prediction_of_the_course_can_be_asked_on_a_page(name):
+    guess = GUESSES[name]
+    assert guesses.exported(guess, *guess.tried.known)["what"]

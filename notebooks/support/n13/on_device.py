@@ -196,7 +196,7 @@ def work_for(gpu: RealStreams) -> tuple[Any, Any, Any]:
     return torch.ones(numbers).pin_memory(), torch.empty(numbers).pin_memory(), stage
 
 
-def copied(parts, places):
+def copied_over(parts, places):
     """Launch a copy of each part into its place."""
     return [place.copy_(part, non_blocking=True) for part, place in zip(parts, places, strict=True)]
 
@@ -210,9 +210,9 @@ def lanes_alone(gpu, *costs):
     with costing(gpu, len(x), costs):
         for chunks in (1, 64):
             lanes = (
-                lambda: copied(x.chunk(chunks), buffer.chunk(chunks)),  # noqa: B023
+                lambda: copied_over(x.chunk(chunks), buffer.chunk(chunks)),  # noqa: B023
                 lambda: [stage(part) for part in buffer.chunk(chunks)],  # noqa: B023
-                lambda: copied(buffer.chunk(chunks), y.chunk(chunks)),  # noqa: B023
+                lambda: copied_over(buffer.chunk(chunks), y.chunk(chunks)),  # noqa: B023
             )
             rows.append([min(timed(lane, module) for _ in range(3)) for lane in lanes])
     return torch.tensor(rows)

@@ -43,8 +43,8 @@ lab: environment ## open JupyterLab at the first notebook (first time 3 minutes,
 copy: environment ## copy the notebooks to mine/, for you to write in: git looks past it, and make lab opens it (1 s)
 	@$(PY) -m tools.copies
 
-test: environment-test ## run everything (12 to 25 minutes); one notebook: NB=03 (90 s); no notebook, browser, ranks: FAST=1
-	@echo "Running $(if $(FAST),the fast tests (2 minutes),$(if $(NB),all that concerns notebook $(NB) (90 s),all tests: units, properties, simulated GPUs, every notebook compared output by output, widgets in a browser (12 to 25 minutes)))."
+test: environment-test ## run everything (12 to 26 minutes); one notebook: NB=03 (90 s); no notebook, browser, ranks: FAST=1
+	@echo "Running $(if $(FAST),the fast tests (2 minutes),$(if $(NB),all that concerns notebook $(NB) (90 s),all tests: units, properties, simulated GPUs, every notebook compared output by output, widgets in a browser (12 to 26 minutes)))."
 	@$(PY) -m tools.test $(if $(FAST),--fast) $(NB)
 
 prove: environment-test ## run what is larger than a suite needs: more examples, more seeds, full sizes (20 minutes)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tools.statements import gives_and_reads, statement_texts
+from tools.statements import read_statements
 
 #: An encore, by the headings that lead to it; () is what nobody leaves out.
 Encore = tuple[str, ...]
@@ -57,10 +57,9 @@ def lacks_and_gives(source: str, given: set[str]) -> tuple[set[str], set[str]]:
     """Return what a cell needs beside the names that are given, and what it gives."""
     needs: set[str] = set()
     gives: set[str] = set()
-    for statement in statement_texts(source):
-        bound, read = gives_and_reads(statement)
-        gives |= bound
-        needs |= read - gives - given
+    for statement in read_statements([source]):
+        needs |= (statement.now | statement.later) - statement.gives - gives - given
+        gives |= statement.gives
     return needs, gives
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tools.needed import needed_sources
-from tools.statements import statement_texts
+from tools.statements import read_statements
 
 #: The calls that show an interactive figure: one that asks the kernel for its frames, one that lives in the page.
 SHOWS = {"explore"}
@@ -18,7 +18,7 @@ def shows(source: str, names: Set[str] = SHOWS) -> list[str]:
     """Return the calls that show an interactive figure, in order. names: of the calls; for all, SHOWS | LIVES."""
     if not any(name in source for name in names):
         return []  # most show none, and need not be read
-    nodes = [node for text in statement_texts(source) for node in ast.walk(ast.parse(text))]
+    nodes = [node for statement in read_statements([source]) for node in ast.walk(ast.parse(statement.text))]
     calls = [node.func for node in nodes if isinstance(node, ast.Call)]
     return [call.id for call in calls if isinstance(call, ast.Name) and call.id in names]
 

@@ -24,7 +24,7 @@ from tests.pictures import corners
 from tests.sizes import size
 from tools.needed import needed_sources
 from tools.project import ROOT
-from tools.statements import statement_texts
+from tools.statements import read_statements
 
 #: Frames of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot.
 FRAMES = size(suite=5, prove=60)
@@ -53,8 +53,8 @@ class Shown:
 
 def code_of(path: Path) -> list[str]:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    code = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    return [statement for cell in code for statement in statement_texts(cell)]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return [statement.text for statement in read_statements(code)]
 
 
 @cache

@@ -13,8 +13,8 @@ from support.course import COURSE
 from support.n08 import checks
 from tools.grade import __main__ as command
 from tools.grade.asked import CourseExercise, code_of, exercises_of, room_of, tries
-from tools.grade.statements import read_statements, stands_on
 from tools.project import ROOT
+from tools.statements import read_statements, stands_on
 
 SOLUTIONS = ROOT / "notebooks" / "solutions"
 
@@ -221,8 +221,8 @@ def test_a_folder_without_a_notebook_is_refused_and_what_is_no_folder(tmp_path, 
 
 
 def test_a_statement_stands_in_the_line_in_which_it_stood_in_its_cell():
-    first, second, third = read_statements(["", "%%time\na = 1\n@print\n\ndef f():\n    pass\nx = 1; y = 2"])
-    assert (first.cell, second.cell, third.cell) == (1, 1, 1)
+    first, second, third = read_statements(["%%time\na = 1\n@print\n\ndef f():\n    pass\nx = 1; y = 2"])
+    assert (first.cell, second.cell, third.cell) == (0, 0, 0)
     assert [first.code, third.code] == ["#\na = 1", "#\n" * 6 + "x = 1; y = 2"]
     assert second.code == "#\n#\n@print\n\ndef f():\n    pass"
     assert third.binds == {"x", "y"}

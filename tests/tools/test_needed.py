@@ -60,13 +60,9 @@ def test_what_may_have_changed_a_value_runs_too(change):
     }
 
 
-def test_what_a_name_stood_for_before_and_what_reads_its_own_value_does_not_run():
+def test_what_a_name_stood_for_before_does_not_run():
     loop = "for size in range(3):\n    print(size)"
     assert needed("size = 1", loop, "size = 2", "explore(size)", "size = 3") == {2: "size = 2", 3: "explore(size)"}
-    assert needed("k = 1", "for k in (1, 2):\n    found = k", "explore(found)") == {
-        1: "for k in (1, 2):\n    found = k",
-        2: "explore(found)",
-    }
 
 
 def test_a_function_reads_what_its_names_stand_for_where_it_is_called():

@@ -31,8 +31,8 @@ import nbformat
 from lib.arguments import seconds_above_zero
 from support.course import COURSE, Chapter
 from tools.grade.asked import code_of, exercises_of, room_of, tries
-from tools.grade.statements import read_statements
 from tools.project import ROOT
+from tools.statements import read_statements
 
 SIGNS = {"right": "✓", "wrong": "✗", "timed out": "✗", "blocked": "!", "not attempted": "○"}
 
@@ -111,7 +111,7 @@ def _graded(notebook: Any, chapter: Chapter, beside: Path, seconds: float) -> li
         "seconds": seconds,
         "beside": [str(beside)],
         "sources": [statement.code for statement in statements],
-        "cells": [statement.cell for statement in statements],
+        "cells": [statement.cell + 1 for statement in statements],
         "exercises": [
             {"check": exercise.check, "tries": [asdict(way) for way in tries(statements, exercise)]}
             for exercise in exercises

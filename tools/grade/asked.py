@@ -19,7 +19,7 @@ from typing import Any
 
 import nbformat
 
-from tools.grade.statements import CellStatement, read_statements, stands_on
+from tools.statements import CellStatement, read_statements, stands_on
 
 ROOM = re.compile(r"\bsupport\.(n\d\d)\b")
 #: What starts a device changes what checks behind it can try, and gives them no name.
@@ -56,8 +56,8 @@ def exercises_of(solution: Path) -> list[CourseExercise]:
 
 
 def code_of(notebook: Any) -> list[str]:
-    """Return the texts of the code cells."""
-    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    """Return the texts of the code cells that have one: to others Run All gives no number."""
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
 
 
 def room_of(notebook: Any) -> str:

@@ -1,7 +1,9 @@
-"""What tests share: the environment of `make save`, the digits, the two sizes of a test, GPU tests that say why not."""
+"""What tests share: the environment of `make save`, the digits, the sizes of a test, GPU tests that say why not."""
 
 import os
 import signal
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ for name, value in {**ENVIRONMENT, **SHARED_CORES}.items():
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GPU = Path(__file__).parent / "gpu"
+ROOMS = Path(__file__).parent / "support"
+#: Of a room's test with more cases `make test` runs so many, spread over all; these are answers, and readers go on.
+CASES = 5
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +32,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prove", action="store_true", help="run what is larger than the suite needs, in its full size")
+    parser.addoption("--brief", action="store_true", help="as make test: few cases of a room's test, nothing costly")
     parser.addoption("--simulated", action="store_true", help="start simulated GPUs: for a process of their own")
 
 
@@ -53,13 +59,29 @@ def has_two_sizes(item: pytest.Item) -> bool:
     return is_property or getattr(getattr(item, "module", None), "size", None) is size
 
 
+def further_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the cases of tests of rooms that are more than a few, spread over all cases of their test."""
+    families = defaultdict(list)
+    for item in items:
+        if ROOMS in item.path.parents[1:]:
+            families[item.path, getattr(item, "originalname", item.name)].append(item)
+    for cases in families.values():
+        kept = {k * len(cases) // CASES for k in range(CASES)}
+        yield from (case for k, case in enumerate(cases) if k not in kept)
+
+
 def choose_size(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked `prove`; with --prove, leave out what the suite has run at the same size."""
+    """Leave out what is marked `prove`, with --brief also what is costly; --prove runs all that --brief leaves out."""
     chosen: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
+    further = {item.nodeid for item in further_cases(items)}
     for item in items:
-        marked = item.get_closest_marker("prove") is not None
-        wanted = marked or has_two_sizes(item) if config.getoption("--prove") else not marked
+        to_prove = item.get_closest_marker("prove") is not None
+        costly = item.get_closest_marker("costly") is not None or item.nodeid in further
+        if config.getoption("--prove"):
+            wanted = to_prove or costly or has_two_sizes(item)
+        else:
+            wanted = not to_prove and not (costly and config.getoption("--brief"))
         (chosen if wanted else left_out).append(item)
     if left_out:
         items[:] = chosen

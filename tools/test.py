@@ -1,14 +1,13 @@
 """Run the suite, step by step, and end with its slowest tests and one summary.
 
-    make test            everything
+    make test            everything that it takes to trust a change
     make test NB=03      one notebook: its room, its hygiene, every cell of it and its solution, its widgets
     make test FAST=1     lib, its properties, the tools: no notebook and no room of one, no browser, no real ranks
-    make prove           what is larger than the suite needs: tests marked `prove`, and full sizes (tests/sizes.py)
+    make prove           what that leaves out (tests/conftest.py): full sizes, all cases, what is costly
 
-Two cores share everything: four processes for the units, since many a test waits for a rank. Beside them run simulated
-GPUs and browsers, which take their time and hardly any of the processor's, and the cells of notebooks, which take what
-all these leave of it. So whatever is compared must hold on a busy machine too; what a notebook only measures is shown,
-not compared.
+Two cores share everything: five processes for the units, since many a test waits for a rank. Beside them run, one after
+another, the cells of notebooks, browsers and simulated GPUs, which mostly wait. All are through at about the same time.
+So whatever is compared must hold on a busy machine too; what a notebook only measures is shown, not compared.
 
 Some tests have to wait for a while and then say that nothing will come: a thread, a rank, a page. On a slow machine in
 such company a while can be too short. So a few that fail are tried once more, alone. What fails then has failed; what
@@ -40,7 +39,7 @@ from tools.project import ROOT, find, notebooks
 
 FOLDERS = ["lib", "support", "tools", "site", "property", "notebooks", "gpu"]
 #: Who is through takes over half of what another has left. When a worker dies, its test fails and another goes on.
-BOTH_CORES = ["-n", "4", "--dist", "worksteal"]
+BOTH_CORES = ["-n", "5", "--dist", "worksteal"]
 #: The cells of a notebook share a kernel. Elsewhere never: when a worker dies so, xdist 3.8 waits for ever (its 1378).
 WHOLE_FILES = ["--dist", "loadfile", "--no-loadscope-reorder"]
 #: One test after another, in one worker: when it dies, pytest still reports.
@@ -70,15 +69,15 @@ RUN = (
     *(f"tools/test_{name}.py" for name in ("save", "export", "grade", "setup_cell", "copies", "run")),
     "lib/simulated/test_build.py",
 )
-#: A quarter of the examples that the suite tries of each property (tests/conftest.py).
-FEW = ["--hypothesis-profile=few"]
+#: A quarter of the examples of each property, a few cases of a room's test, nothing costly (tests/conftest.py).
+BRIEF = ["--hypothesis-profile=few", "--brief"]
 
 
 @dataclass
 class SuiteStep:
     """One call of pytest: what it is about, its tests, its options, and the minutes after which it hangs.
 
-    beside: whether it runs beside the other steps. Of such steps two run at once, and what they print comes at the end.
+    beside: whether it runs beside the other steps. Of such steps one runs at a time; what they print comes at the end.
     """
 
     name: str
@@ -113,7 +112,7 @@ def simulated() -> SuiteStep:
 
     Their kernels take the time that they were given, which is not the processor's.
     """
-    options = ["--simulated", "-n", "2", "--dist", "worksteal"]
+    options = ["--simulated", "--brief", "-n", "2", "--dist", "worksteal"]
     return SuiteStep("simulated GPUs", ["tests/lib/simulated"], options, 30, beside=True)
 
 
@@ -125,17 +124,17 @@ def on_simulated_gpus() -> SuiteStep:
 
 def widgets() -> SuiteStep:
     """Return the step that drives each page and each widget: a browser mostly waits for a kernel."""
-    return SuiteStep(WIDGETS, ["tests/browser"], ["-n", "2", "--dist", "worksteal"], 60, beside=True)
+    return SuiteStep(WIDGETS, ["tests/browser"], ["--brief", "-n", "2", "--dist", "worksteal"], 60, beside=True)
 
 
 def everything() -> list[SuiteStep]:
     """Return the steps of `make test`."""
     return [
-        SuiteStep("units, properties, hygiene", units(), BOTH_CORES, 60),
-        cells(notebooks(), processes=2, beside=True),  # through at about the same time as the three below together
+        SuiteStep("units, properties, hygiene", units(), [*BOTH_CORES, *BRIEF], 60),
+        cells(notebooks(), processes=2, beside=True),
+        widgets(),
         simulated(),
         on_simulated_gpus(),
-        widgets(),
     ]
 
 
@@ -143,7 +142,7 @@ def fast() -> list[SuiteStep]:
     """Return the step of `make test FAST=1`."""
     folders = ["tests/lib", "tests/property", "tests/tools"]
     slow = [f"--ignore=tests/{name}" for name in RUN]
-    return [SuiteStep("units and properties", folders, [*slow, *FEW, *BOTH_CORES, "-m", "not ranks"], 20)]
+    return [SuiteStep("units and properties", folders, [*slow, *BRIEF, *BOTH_CORES, "-m", "not ranks"], 20)]
 
 
 def prove() -> list[SuiteStep]:
@@ -318,10 +317,10 @@ def printed_by(step: SuiteStep, folder: Path) -> Path:
 
 
 def run_all(steps: list[SuiteStep], folder: Path) -> list[Ran]:
-    """Run the steps one after another, and meanwhile, two at once, those that run beside them."""
+    """Run the steps one after another, and meanwhile, in their own turn, those that run beside them."""
     beside = [step for step in steps if step.beside]
     others = [step for step in steps if not step.beside]
-    with ThreadPoolExecutor(2) as aside:
+    with ThreadPoolExecutor(1) as aside:
         waiting = [aside.submit(ran_aside, step, folder) for step in beside]
         done = [ran(step, folder) for step in others]
         done += [future.result() for future in waiting]

@@ -22,6 +22,10 @@ from tools.project import ROOT, notebooks
 WHOLE = size(suite=("13_cuda_streams",), prove=("11_backward_order", "13_cuda_streams"))
 assert {path.stem for path in notebooks()} >= {*WHOLE}
 
+#: What `make test` tries: a figure that lives in the page, the most explorers. The rest: test_explorers.
+TRIED = ("00_start_here", "08_pipeline_clock", "13_cuda_streams")
+assert {path.stem for path in notebooks()} >= {*TRIED}
+
 #: Whether pictures are saved of what has no fault. `python -m tools.look 03` saves them, too.
 PICTURES = size(suite=False, prove=True)
 
@@ -33,7 +37,12 @@ def shown(path: Path, names: Set[str] = SHOWS) -> list[str]:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "path", [path for path in notebooks() if shown(path)], ids=lambda path: str(path.relative_to(ROOT / "notebooks"))
+    "path",
+    [
+        pytest.param(path, marks=[] if path.stem in TRIED else [pytest.mark.costly], id=path.name)
+        for path in notebooks()
+        if shown(path)
+    ],
 )
 def test_every_control_changes_its_figure(path: Path, server: Server, open_notebook: Callable[..., Notebook]) -> None:
     name = "-".join(path.relative_to(ROOT / "notebooks").with_suffix("").parts)

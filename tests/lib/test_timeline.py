@@ -269,6 +269,7 @@ def test_a_killed_process_leaves_every_complete_span_readable():
     assert len(numbers) >= 100
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(os.name == "nt", reason="kills as POSIX does")
 def test_processes_that_are_no_children_share_a_folder(tmp_path):
     folder = tmp_path / "spans"

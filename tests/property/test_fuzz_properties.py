@@ -48,12 +48,14 @@ def test_a_repair_that_is_taken_back_is_found(name):
     assert try_case(draw_case(found)).kind != FAULT, "it is the repair that makes the difference"
 
 
+@pytest.mark.costly
 def test_a_compiled_layer_before_a_checkpoint_that_hands_on_none_is_beside_one_that_is_compiled_as_well():
     """Both make zeros of None; the plain model once didn't, as it was never compiled."""
     layers = (("compiled", "aot_eager", ("linear", 46)), ("checkpoint", True, ("detach",), ("linear", 695)))
     assert try_case(Case(layers, rows=1, chunks=1)).kind == EQUAL
 
 
+@pytest.mark.costly
 def test_a_compiled_layer_under_autocast_is_beside_one_that_is_compiled_as_well():
     """It rounds in other places; behind a step that was refused, uncompiled, gradients were 1.2 of 8.9 apart."""
     layers = (

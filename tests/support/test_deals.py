@@ -58,6 +58,7 @@ def test_a_full_shuffle_is_one_for_any_number_of_ranks(data: DecodedDigits) -> N
     assert np.array_equal(order(1), order(7))
 
 
+@pytest.mark.costly
 def test_a_study_is_reproducible_pairs_its_seeds_and_sees_the_mistake(data: DecodedDigits) -> None:
     deals = (Deal("full shuffle"), Deal("rank", 8), Deal("blocks", 8, sorted_file=True))
     threads = torch.get_num_threads()

@@ -75,11 +75,15 @@ def test_any_step_that_fails_fails_the_whole(monkeypatch, capsys, codes, expecte
     assert f"total: 0 passed, {expected} failed, 0 skipped" in capsys.readouterr().out
 
 
-def test_two_steps_run_beside_the_others_and_are_printed_and_counted_at_the_end(monkeypatch, capsys):
-    all_at_work = threading.Barrier(3)
+def test_steps_run_one_by_one_beside_the_others_and_are_printed_and_counted_at_the_end(monkeypatch, capsys):
+    both_at_work = threading.Barrier(2)
+    begun, ended = [], []
 
     def run_step(step, report, printed):
-        all_at_work.wait(60)
+        begun.append((step.name, [*ended]))
+        if step.name != "another":
+            both_at_work.wait(60)
+        ended.append(step.name)
         if step.beside:
             print(f"a failure of {step.name}", file=printed)
         return int(step.beside)
@@ -92,6 +96,7 @@ def test_two_steps_run_beside_the_others_and_are_printed_and_counted_at_the_end(
     monkeypatch.setattr(suite, "run_step", run_step)
     monkeypatch.setattr(suite, "everything", lambda: steps)
     assert suite.main([]) == 1
+    assert "one" in dict(begun)["another"]
     told = capsys.readouterr().out
     places = [told.index(f"a failure of {name}") for name in ("one", "another")]
     assert places == sorted(places), "in the order of the steps"
@@ -120,7 +125,7 @@ if (HERE / "fails").exists():
 """
 
 
-@pytest.mark.parametrize("also_fails", [False, True])
+@pytest.mark.parametrize("also_fails", [pytest.param(False, marks=pytest.mark.costly), True])
 def test_what_fails_is_tried_once_more_alone_and_named(tmp_path, monkeypatch, capfd, also_fails):
     (tmp_path / "test_it.py").write_text(IN_COMPANY, encoding="utf-8")
     if also_fails:
@@ -268,11 +273,11 @@ def test_fast_leaves_out_whatever_takes_long() -> None:
     assert not {"tests/notebooks", "tests/browser", "--prove"} & {*step.tests, *step.options}
 
 
-def chosen(prove: bool, *items: Any) -> list[str]:
+def chosen(option: str, *items: Any) -> list[str]:
     """Return the names of the tests that are run, of these; the others are reported as left out."""
     left_out: list[Any] = []
     config: Any = SimpleNamespace(
-        getoption=lambda name: prove,
+        getoption=lambda name: name == option,
         hook=SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items)),
     )
     kept = list(items)
@@ -281,15 +286,33 @@ def chosen(prove: bool, *items: Any) -> list[str]:
     return [item.name for item in kept]
 
 
-def item(name: str, marked: bool = False, **module: Any) -> Any:
-    marker = object() if marked else None
-    return SimpleNamespace(name=name, get_closest_marker=lambda _: marker, module=SimpleNamespace(**module))
+def item(name: str, mark: str = "", file: str = "tests/lib/test_it.py", **module: Any) -> Any:
+    return SimpleNamespace(
+        name=name,
+        nodeid=f"{file}::{name}",
+        originalname=name.partition("[")[0],
+        path=suite.ROOT / file,
+        get_closest_marker=lambda asked: mark if asked == mark else None,
+        module=SimpleNamespace(**module),
+    )
 
 
-def test_a_test_marked_prove_is_left_out_of_the_suite_and_prove_leaves_out_what_has_one_size() -> None:
-    items = [item("plain"), item("large", marked=True), item("sized", size=sizes.size)]
-    assert chosen(False, *items) == ["plain", "sized"]
-    assert chosen(True, *items) == ["large", "sized"]
+def test_the_suite_leaves_out_what_is_marked_and_prove_runs_all_that_it_leaves_out() -> None:
+    items = [item("plain"), item("large", "prove"), item("sized", size=sizes.size), item("slow", "costly")]
+    assert chosen("", *items) == ["plain", "sized", "slow"]
+    assert chosen("--brief", *items) == ["plain", "sized"]
+    assert chosen("--prove", *items) == ["large", "sized", "slow"]
+
+
+def test_of_a_rooms_test_the_suite_runs_a_few_cases_spread_over_all_and_of_others_each() -> None:
+    many = [item(f"test_a[{k}]", file="tests/support/n03/test_it.py") for k in range(12)]
+    few = [item(f"test_b[{k}]", file="tests/support/n03/test_it.py") for k in range(5)]
+    elsewhere = [item(f"test_a[{k}]", file="tests/support/test_it.py") for k in range(12)]
+    brief = ["test_a[0]", "test_a[2]", "test_a[4]", "test_a[7]", "test_a[9]"]
+    assert chosen("--brief", *many) == brief
+    assert chosen("--brief", *few, *elsewhere) == [one.name for one in (*few, *elsewhere)]
+    assert chosen("--prove", *many, *few, *elsewhere) == [one.name for one in many if one.name not in brief]
+    assert chosen("", *many) == [one.name for one in many]
 
 
 def test_a_size_is_the_suites_unless_prove_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,9 +325,10 @@ def test_a_size_is_the_suites_unless_prove_is_asked_for(monkeypatch: pytest.Monk
 WHEN_IMPORTED = settings()  # what a property of this file would get
 
 
-def test_no_property_has_a_time_limit_in_whatever_folder_it_stands() -> None:
+def test_no_property_has_a_time_limit_in_whatever_folder_it_stands(pytestconfig: pytest.Config) -> None:
+    few = pytestconfig.getoption("--hypothesis-profile") == "few"
     assert WHEN_IMPORTED.deadline is None
-    assert WHEN_IMPORTED.max_examples == sizes.size(suite=100, prove=1_000)
+    assert WHEN_IMPORTED.max_examples == sizes.size(suite=25 if few else 100, prove=1_000)
 
 
 def test_prove_asks_for_full_sizes_of_all_units() -> None:

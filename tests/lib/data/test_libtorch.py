@@ -46,10 +46,16 @@ def differs(key, stored):
 
 # ---- the same sequences as libtorch
 SIZES = sorted({int(key.split()[1]) for key in GOLDENS["deals"]})
-LARGE = 1_000_000  # seconds each; 999,983 stays in the suite
+LARGE = 1_000_000  # seconds each; 999,983 takes three
 
 
-@pytest.mark.parametrize("size", [pytest.param(n, marks=[pytest.mark.prove] if n >= LARGE else []) for n in SIZES])
+def how_large(size):
+    if size >= LARGE:
+        return [pytest.mark.prove]
+    return [pytest.mark.costly] if size > LARGE // 10 else []
+
+
+@pytest.mark.parametrize("size", [pytest.param(size, marks=how_large(size)) for size in SIZES])
 def test_every_size_is_dealt_as_libtorch_deals_it(size):
     of_this_size = {key: stored for key, stored in GOLDENS["deals"].items() if int(key.split()[1]) == size}
     assert size > 1000 or len(of_this_size) >= 48

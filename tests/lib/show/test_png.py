@@ -66,6 +66,7 @@ def test_fills_keep_their_colours_and_hardly_any_dot_differs_by_much(draw: Calla
     assert len(stored) < len(live) / 2
 
 
+@pytest.mark.costly
 def test_a_figure_gives_the_same_bytes_in_another_process() -> None:
     program = "from support.n03.figures import draw_mechanism; from lib.show.style import png; import sys;"
     program += "sys.stdout.buffer.write(png(draw_mechanism()))"

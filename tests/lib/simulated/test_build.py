@@ -128,17 +128,20 @@ def slow(tmp_path, monkeypatch):
     return calls
 
 
+@pytest.mark.costly
 def test_of_two_processes_at_once_one_builds_and_both_get_a_whole_library(cache, slow):
     assert two_at_once() == ["whole and built"] * 2
     assert slow.read_text() == ".\n"
 
 
+@pytest.mark.costly
 def test_where_folders_have_no_locks_two_processes_at_once_both_get_a_whole_library(cache, slow, tmp_path, monkeypatch):
     (tmp_path / "fcntl.py").write_text("LOCK_EX = 2\ndef flock(place, how):\n    raise OSError(95, 'not supported')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert two_at_once() == ["whole and built"] * 2
 
 
+@pytest.mark.costly
 def test_who_is_killed_while_building_keeps_nobody_waiting(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", str(compiler(tmp_path, 'echo whole > "$target"; exec sleep 60')))
     code = "from lib.simulated.build import build_library; build_library()"

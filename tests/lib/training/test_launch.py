@@ -150,6 +150,7 @@ def test_a_rank_that_raises_is_blamed_a_restart_works_and_nothing_listens_to_oth
     assert sums == ["[rank 0] sum 2", "[rank 1] sum 2"]
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 @pytest.mark.usefixtures("tell_when_all_are_known")
 def test_a_torchrun_that_is_killed_leaves_neither_ranks_nor_their_children(tmp_path):
@@ -163,6 +164,7 @@ def test_a_torchrun_that_is_killed_leaves_neither_ranks_nor_their_children(tmp_p
     assert commands_that_know(tmp_path) == []
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to an ancestor")
 def test_a_torchrun_that_is_killed_leaves_nobody_who_hides_from_it_either(tmp_path):
@@ -208,6 +210,7 @@ def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_wor
     assert commands_that_know(tmp_path) == []
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 @pytest.mark.parametrize("there", [0, 2])
 def test_it_may_be_over_at_any_time_while_ranks_are_being_started(tmp_path, monkeypatch, there):
@@ -249,6 +252,7 @@ def test_an_interrupt_leaves_nothing_stays_one_and_while_processes_are_being_end
     assert commands_that_know(tmp_path) == []
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path):
     ranks = script(tmp_path, CHILD + "time.sleep(600)")
@@ -265,6 +269,7 @@ def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path):
     assert commands_that_know(tmp_path) == []
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 def test_a_launcher_that_is_asked_to_end_is_gone_only_after_its_ranks(tmp_path):
     ranks = script(tmp_path, CHILD + "time.sleep(600)")

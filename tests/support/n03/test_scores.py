@@ -27,6 +27,7 @@ def by_gathering(ddp, loader, dist):
     return hits / count
 
 
+@pytest.mark.costly
 def test_a_score_that_is_gathered_passes_and_one_that_another_rank_gets_alone_does_not():
     assert n03.check_score(by_gathering)
 

@@ -191,6 +191,7 @@ def test_the_number_of_ranks_may_be_read_from_the_costs_and_a_rank_may_have_no_t
     assert "IndexError" in n08.check_simulate(first_task).message
 
 
+@pytest.mark.costly
 def test_going_through_all_orders_once_for_each_task_is_slow_and_right():
     def by_sweeps(orders, costs, message=0):
         ends = {}

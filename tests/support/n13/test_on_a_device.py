@@ -53,6 +53,7 @@ def without_a_compiler(tmp_path):
 IMPORTS = "import torch\nfrom lib.streams import PretendGPU, find_races\n"
 
 
+@pytest.mark.costly
 def test_without_a_compiler_one_line_says_so_and_the_recorded_number_stands_where_the_measured_one_would(
     without_a_compiler,
 ):
@@ -66,6 +67,7 @@ def test_without_a_compiler_one_line_says_so_and_the_recorded_number_stands_wher
     assert f"{number}\n{race}\n" == stored
 
 
+@pytest.mark.costly
 def test_without_a_compiler_the_switch_moves_the_number_too_and_what_is_not_recorded_is_refused(without_a_compiler):
     code, _ = cells("n13-02c", "n13-02e")
     moved = code.replace("waits = False", "waits = True")

@@ -215,6 +215,7 @@ def test_where_a_backward_is_cut_in_two_a_reduction_hides_behind_its_second_half
         assert traffic.not_hidden(order)[0] == pytest.approx(order.left_of(reduce))
 
 
+@pytest.mark.costly
 def test_few_stages_wins_with_stages_of_one_layer_only() -> None:
     for between, winners_of in ((50e9, {2: 8, 4: 8, 8: 4, 16: 2}), (12e9, {2: 8, 4: 8, 8: 4, 16: 4})):
         for most, wins in winners_of.items():
@@ -278,6 +279,7 @@ def test_one_stage_that_takes_all_micro_batches_through_a_layer_first_is_as_fast
     assert two[0].seconds < one[1].seconds < one[0].seconds
 
 
+@pytest.mark.costly
 def test_one_stage_wins_by_a_hair_of_bandwidth() -> None:
     for between, wins in ((50e9, 1), (45e9, 2)):
         plans = every_plan(512, gather_waits=False, largest=2, machine=Machine(between=between))
@@ -295,6 +297,7 @@ def test_a_long_pipeline_is_what_the_simulator_says_and_the_rules_of_the_reader_
     assert make_plan(64, 8, lambda model, n, held, recompute, zero, replicas: 10.0 * zero + held).memory < 30
 
 
+@pytest.mark.costly
 def test_the_memory_of_a_gpu_is_kept_and_where_nothing_fits_it_is_said() -> None:
     found = set()
     for memory in (20e9, 35e9, 80e9):  # two machines of two: some fit nowhere, some with recomputing, some as they are

@@ -284,6 +284,7 @@ os._exit(0)  # while Python is taken down, gloo's threads may abort the process 
 """
 
 
+@pytest.mark.costly
 def test_under_torchrun_the_rank_that_did_nothing_wrong_fails_and_the_other_ends(tmp_path):
     script = tmp_path / "friday.py"
     script.write_text(STARTED.format(job=source_of(SICK["job_1"])), encoding="utf-8")

@@ -53,8 +53,7 @@ class Shown:
 
 def code_of(path: Path) -> list[str]:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    return [statement.text for statement in read_statements(code)]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 @cache
@@ -66,10 +65,12 @@ def all_shown() -> tuple[Shown, ...]:
 def _shown() -> Iterator[Shown]:
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         code = code_of(path)
-        for k, statement in enumerate(code):
-            for node in ast.walk(ast.parse(statement)) if shows(statement) else ():
-                if isinstance(node, ast.Call) and ast.unparse(node.func) == "explore":
-                    yield Shown(path.name[:2], tuple(code[:k]), ast.unparse(node))
+        for k, source in enumerate(code):
+            statements = [statement.text for statement in read_statements([source])] if shows(source) else []
+            for j, statement in enumerate(statements):
+                for node in ast.walk(ast.parse(statement)):
+                    if isinstance(node, ast.Call) and ast.unparse(node.func) == "explore":
+                        yield Shown(path.name[:2], (*code[:k], *statements[:j]), ast.unparse(node))
 
 
 def picture(figure: Figure) -> bytes:

@@ -36,13 +36,16 @@ def test_the_plan_sends_a_bucket_when_it_is_full_and_one_at_a_time(per_bucket, a
 
 
 def test_a_small_first_bucket_leaves_earlier_and_pays_where_the_network_never_rests():
-    def end(sizes, network):
-        return n06.plan(8, sizes, network, latency=0.5).only(kind="step").start
+    def end(sizes, network, latency=0.5):
+        return n06.plan(8, sizes, network, latency).only(kind="step").start
 
     assert n06.plan(8, (1, 2), 1.5, 0.5).only(kind="transfer").spans[0].start == 1
     assert end((1, 2), network=1.5) < end((2,), network=1.5)
     assert end((1, 2), network=0.8) > end((2,), network=0.8)
     assert end((1, 1, 2), network=0.8) < end((2,), network=0.8)
+    of_six = [(1,), (2,), (4,), (8,), (1, 2), (1, 4)]
+    for network, best in ((1.5, (1, 4)), (0.8, (4,))):
+        assert min(of_six, key=lambda sizes, network=network: end(sizes, network, latency=1.5)) == best
 
 
 def test_the_cost_drawn_says_from_which_size_on_the_ring_is_faster():

@@ -59,7 +59,7 @@ check_ring = Exercise(
             edited(reduce_scatter, ("arriving += received", "arriving.copy_(received)")),
             all_gather,
         ),
-        "a = a + b makes a new tensor, and yours stays as it was: add in place.": (
+        "Your tensor is as it was: what arrives must be added in place.": (
             edited(reduce_scatter, ("arriving += received", "arriving = arriving + received")),
             all_gather,
         ),

@@ -428,11 +428,14 @@ def _fault_of_an_unused_layer(
         return "returns without a word"
 
     with in_case(where, _OF_DDP):
-        ends, _ = in_threads(rank, 2)
+        ends, counts = in_threads(rank, 2)
+    trained = [p for p in TwoBranches(0, frozen=frozen).parameters() if p.requires_grad]
+    buckets = len(in_buckets(trained[::-1], limits))  # type: ignore[no-untyped-call]
     for number in ranks_without:
         end = ends[number]
         if not end.startswith("says "):
-            return f"{where}: rank {number}'s finish {end}, and the gradients are not the means."
+            left = len(_sent(counts, number)) - good_steps * buckets
+            return f"{where}: rank {number}'s finish {end}; {left} of {buckets} buckets have left."
         unnamed = " and ".join(name for name in due if name not in end)
         if unnamed:
             return (

@@ -137,7 +137,7 @@ def draw_cost(*, world_size: int, latency: float, bandwidth: float, shared: int)
     if sizes[0] < passed["tree"] < sizes[-1]:
         axes.axvline(passed["tree"], color=MUTED, linestyle="--", linewidth=1.3)
     tree, halving = (_from(least, sizes[0]) for least in passed.values())
-    found = f"the ring is as fast as the tree {tree}, as halving {halving}"
+    found = f"the ring is at least as fast as the tree {tree}, as halving {halving}"
     axes.legend(loc="upper left")
     links = "" if shared == 1 else f", {shared} ranks on a far link"
     what = f"{plural(world_size, 'rank')}, {latency:g} µs, {bandwidth:g} GB/s{links}"
@@ -281,7 +281,7 @@ def _gigabytes(size: float) -> str:
 
 
 def draw_two_steps(measured: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Draw measured steps of one rank: when each layer's backward ended, what was sent meanwhile, and the end.
+    """Draw measured steps of one rank: when each layer's backward ended, what was sent, how long it then waited.
 
     measured: by name of the way: "begin", "layers" as (number, when it ended), "sent" as (start, end), "end".
     """
@@ -289,10 +289,12 @@ def draw_two_steps(measured: Mapping[str, Mapping[str, Any]]) -> Figure:
     lanes = []
     for name, step in measured.items():
         begin = before = step["begin"]
-        lanes += [f"{name}: computes", f"{name}: link"]
+        lanes += [f"{name}: layers", f"{name}: link"]
         for number, end in step["layers"]:
-            spans.append(Span(lanes[-2], f"layer {number}", before - begin, end - begin, "backward"))
+            spans.append(Span(lanes[-2], str(number), before - begin, end - begin, "backward"))
             before = end
+        if before < step["end"]:
+            spans.append(Span(lanes[-2], "wait", before - begin, step["end"] - begin, "wait"))
         spans += [
             Span(lanes[-1], f"bucket {k}", start - begin, end - begin, "transfer")
             for k, (start, end) in enumerate(step["sent"])
@@ -302,9 +304,10 @@ def draw_two_steps(measured: Mapping[str, Mapping[str, Any]]) -> Figure:
     found = f"{late.capitalize()}: {1e3 * slow:.0f} ms; {early}: {1e3 * fast:.0f} ms, {fast / slow:.2f} of it"
     figure = draw_timeline(Trace(spans, lanes), title=found, unit="ms", bubbles=True)
     shares = [text for text in figure.axes[0].texts if text.get_text().endswith(" busy")]
+    works = [span for span in spans if span.kind != "wait"]
     told = []
     for lane, text, length in zip(lanes, shares, [slow, slow, fast, fast], strict=True):  # of its own step
-        busy = format_share(sum(span.duration for span in spans if span.lane == lane) / length)
+        busy = format_share(sum(span.duration for span in works if span.lane == lane) / length)
         text.set_text(f"{busy} busy")
         told.append(f"{lane} {busy}")
     return describe(

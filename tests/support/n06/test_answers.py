@@ -201,3 +201,10 @@ def test_a_gather_that_gives_out_one_tensor_twice_is_told_of_more_places_than_th
         "return kept.setdefault((own.shape, dist.get_rank(), len(parts)), torch.cat(parts))",
     )
     assert "or in a global" in n06.check_gather(edited(built.Gather, once, names={"kept": {}})).message
+
+
+def test_a_ring_whose_sums_lie_in_a_cast_copy_is_not_told_of_a_sum_that_it_has_not():
+    cast = edited(built.reduce_scatter, ("tensor.tensor_split", "tensor.float().tensor_split"))
+    message = n06.check_ring(cast, built.all_gather).message
+    assert "Your tensor is as it was" in message
+    assert "a + b" not in message

@@ -170,7 +170,14 @@ def test_a_ddp_that_takes_a_missing_gradient_for_zero_is_refused_where_a_layer_i
         "        if missing :="
     )
     zeros = edited(built.MyDDP, ("if missing :=", filled))
-    assert "finish returns without a word" in n06.check_ddp(zeros).message
+    message = n06.check_ddp(zeros).message
+    assert "finish returns without a word; 4 of 4 buckets have left" in message
+    assert "not the means" not in message
+    assert "never leaves" not in message
+    silent = edited(built.MyDDP, ("raise RuntimeError(f\"no gradient for {', '.join(missing)}\")", "pass"))
+    message = n06.check_ddp(silent).message
+    assert "1 of 4 buckets have left" in message
+    assert "never leaves" in message
 
 
 def test_backward_meets_the_two_branches_in_the_order_opposite_to_forward():

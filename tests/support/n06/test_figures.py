@@ -36,19 +36,23 @@ def test_the_plan_sends_a_bucket_when_it_is_full_and_one_at_a_time(per_bucket, a
 
 
 def test_a_small_first_bucket_leaves_earlier_and_pays_where_the_network_never_rests():
-    def end(sizes, network):
-        return n06.plan(8, sizes, network, latency=0.5).only(kind="step").start
+    def end(sizes, network, latency=0.5):
+        return n06.plan(8, sizes, network, latency).only(kind="step").start
 
     assert n06.plan(8, (1, 2), 1.5, 0.5).only(kind="transfer").spans[0].start == 1
     assert end((1, 2), network=1.5) < end((2,), network=1.5)
     assert end((1, 2), network=0.8) > end((2,), network=0.8)
+    assert end((1, 1, 2), network=0.8) < end((2,), network=0.8)
+    of_six = [(1,), (2,), (4,), (8,), (1, 2), (1, 4)]
+    for network, best in ((1.5, (1, 4)), (0.8, (4,))):
+        assert min(of_six, key=lambda sizes, network=network: end(sizes, network, latency=1.5)) == best
 
 
 def test_the_cost_drawn_says_from_which_size_on_the_ring_is_faster():
     for values, words in told(n06.draw_cost, n06.COST_CONTROLS):
         link = values["latency"] * 1e-6, values["bandwidth"] * 1e9, values["shared"]
         least = n06.border(values["world_size"], *link)
-        assert ("as fast as the tree at every size" in words) == (least <= 1000)
+        assert ("at least as fast as the tree at every size" in words) == (least <= 1000)
         never = n06.border(values["world_size"], *link, n06.WAYS["halving and doubling"])
         assert ("as halving at no size" in words) == (never == float("inf"))
 
@@ -58,7 +62,13 @@ def test_measured_steps_and_bytes_a_parameter_are_drawn_with_what_their_titles_c
     early = {"begin": 6.0, "layers": [(1, 6.1), (0, 6.2)], "sent": [(6.1, 6.15), (6.2, 6.24)], "end": 6.24}
     words = alt_text(n06.draw_two_steps({"late": late, "early": early}))
     assert "Late: 300 ms; early: 240 ms, 0.80 of it" in words
-    assert "7 spans" in words
+    assert "9 spans" in words
+    assert "late: layers 67 %" in words
+    later = n06.draw_two_steps({"late": late, "early": {**early, "end": 6.4}})  # Gloo is later than the link
+    assert later.axes[0].get_xlim()[1] >= 400
+    labels = {text.get_text() for text in later.axes[0].texts}
+    assert labels >= {"0", "1", "bucket 0"}
+    assert not any(label.startswith(("B", "layer")) for label in labels)
     assert [sum(n06.held_bytes(way, 1, 8)) for way in n06.SHARDED] == [16, 9, 5.5, 2]
     for values, words in told(n06.draw_memory, n06.MEMORY_CONTROLS):
         assert "e+" not in words

@@ -260,7 +260,8 @@ def _fault_of_a_row(answer: Callable[..., Any]) -> str:
 
 def _fault_of_two_states(answer: Callable[..., Any]) -> str:
     """Draw in two checkpoints, one behind the other: each must draw again what it drew itself."""
-    first, second = _Segment(), _Segment()
+    first = _Segment()
+    second = _Segment()
     x, gate = _inputs()
     with in_case("two checkpoints in a row"):
         answer(second, answer(first, x, gate), gate).sum().backward()

@@ -99,6 +99,7 @@ WAYS: dict[str, Callable[[TransformerBlock, Tensor], Tensor]] = {
     "recompute attention": lambda block, x: block(x, hook_checkpoint),
     "attention, MyCheckpoint": lambda block, x: block(x, MyCheckpoint.apply),
     "recompute the block": lambda block, x: hook_checkpoint(block, x),
+    "fused attention": lambda block, x: block(x, lambda _, q, k, v: F.scaled_dot_product_attention(q, k, v)),
 }
 
 

@@ -102,6 +102,7 @@ def _cuts() -> list[dict[str, Any]]:
             ([8, 1, 4, 1, 8, 1, 2], [0, 3]),
             ([4, 8, 8, 1, 4, 1], [0, 3]),
             (even, [0, 4, 8, 12]),
+            ([9, 9, 1, 1, 5, 1, 1], [0, 2, 4]),
             ([5, 4, 3, 2, 1], [0, 1, 2, 3]),
             ([1, 2, 4, 8, 16, 1], [0, 2, 4]),
             (even, [0]),
@@ -136,6 +137,8 @@ check_peak_bytes = Exercise(
             starts[: j + 1] → starts | kept + inside → kept
         When segment j is at work, the segments behind it are done, and their inputs are gone.
             starts[: j + 1] → starts
+        Even once is too often: the segments behind the one at work are done, and their inputs are gone.
+            starts[: j + 1] → [*starts[: j + 1], *(k for k in starts if k > end)]
         The input of the segment that is at work is still held, too.
             starts[: j + 1] → starts[:j]
         Every segment's output counts, xb at its end b, not only that of the last segment.
@@ -216,7 +219,7 @@ check_hook_checkpoint = Exercise(
                 "torch.random.fork_rng(devices=[])",
                 "torch.enable_grad()",
             ),
-            "A tensor that knows its graph keeps the graph alive: detach what you hand out.": (
+            "Something of yours holds it: a list, or a tensor that was not detached and so keeps its graph.": (
                 "tensor.detach()",
                 "tensor",
             ),
@@ -228,6 +231,12 @@ check_hook_checkpoint = Exercise(
             "Each checkpoint needs a place of its own for what it computes again.": (
                 "again = {}",
                 'again = globals().setdefault("of all", {})',
+            ),
+            "The newest checkpoint's random state is not that of the others.": (
+                "    random_state = torch",
+                '    globals()["newest"] = torch',
+                "torch.set_rng_state(random_state)",
+                'torch.set_rng_state(globals()["newest"])',
             ),
             "The second forward saves in the order of the first.": (
                 "enumerate(found)",

@@ -211,7 +211,7 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
 def draw_course(blocks: int = 1, positions: int = 256) -> Figure:
     """Draw the units alive after each operation of a step, a row for each way of keeping less."""
     courses = {way: course_of(way, blocks, positions) for way in WAYS}
-    figure, panels = style.new_figure(9, 6.6, rows=len(WAYS), sharex=True, sharey=True)
+    figure, panels = style.new_figure(9, 7.6, rows=len(WAYS), sharex=True, sharey=True)
     peaks = {way: course.peak for way, course in courses.items()}
     said = []
     for axes, (way, course) in zip(panels, courses.items(), strict=True):

@@ -28,7 +28,7 @@ guess_least = exact_number(  # over all numbers of segments
         9: "that is one segment's inside alone",
         12: "right if their lengths may differ, as you will see; here they are equal",
         17: "then the input of the segment at work is counted twice",
-        33: "about half of 65: more segments hold less",
+        33: "about half of 65: two segments hold 34, and that is not the best number",
     },
     digits=3,
     tried=Tried(right=16, wrong=64),

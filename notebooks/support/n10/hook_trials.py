@@ -258,6 +258,19 @@ def _fault_of_a_row(answer: Callable[..., Any]) -> str:
     return ""
 
 
+def _fault_of_two_states(answer: Callable[..., Any]) -> str:
+    """Draw in two checkpoints, one behind the other: each must draw again what it drew itself."""
+    first = _Segment()
+    second = _Segment()
+    x, gate = _inputs()
+    with in_case("two checkpoints in a row"):
+        answer(second, answer(first, x, gate), gate).sum().backward()
+    for which, segment in (("first", first), ("second", second)):
+        if not all(torch.equal(mask, segment.masks[0]) for mask in segment.masks):
+            return f"two checkpoints in a row: the second forward of the {which} drew another dropout mask."
+    return ""
+
+
 def _grad(x: Tensor) -> Tensor:
     return torch.zeros_like(x) if x.grad is None else x.grad
 
@@ -271,5 +284,6 @@ def fault_of_hooks(answer: Any) -> str:
         or _fault_of_memory(answer)
         or _fault_of_portions(answer)
         or _fault_of_a_row(answer)
+        or _fault_of_two_states(answer)
         or _fault_of_a_lost_output(answer)
     )

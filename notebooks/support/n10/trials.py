@@ -116,8 +116,10 @@ def fault_of_checkpoint(answer: Any) -> str:
         return f"forward must return function(*inputs), a tensor, not {kind_of(mine.y)}."
     if mine.y.shape != plain.y.shape or not torch.equal(mine.y, plain.y):
         return "forward does not return what function(*inputs) returns."
+    if not mine.y.requires_grad:
+        return "the output requires no gradient, although an input does."
     if mine.kept != 2:  # the third input is a parameter here, and those are not counted
-        held = f"{mine.kept} tensors of the segment, {mine.kept_bytes} bytes"
+        held = f"{mine.kept} tensor{'s' * (mine.kept != 1)} of the segment, {mine.kept_bytes} bytes"
         return f"after forward autograd holds {held}, not its inputs alone (2)."
     plain.backward()
     undisturbed = mine.backward()

@@ -244,6 +244,20 @@ KEEPS_THE_OUTPUT = of_the_solution(
 )
 
 
+CUTS_ITS_OUTPUT_OFF = of_the_solution(
+    (
+        "        return function(*inputs)",
+        "        y = function(*inputs)\n        ctx.mark_non_differentiable(y)\n        return y",
+    )
+)
+
+
+def test_an_output_without_a_graph_is_not_told_that_an_attribute_hides_tensors():
+    message = n10.check_checkpoint(CUTS_ITS_OUTPUT_OFF).message
+    assert "the output requires no gradient" in message
+    assert "hides them" not in message
+
+
 @pytest.mark.parametrize(
     "answer, says",
     [

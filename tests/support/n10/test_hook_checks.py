@@ -229,6 +229,18 @@ state_that_moves_on = edits(
 )
 
 
+STATES = {}
+state_of_the_newest = edited(
+    n10.hook_checkpoint,
+    ("    random_state = torch.get_rng_state()", "    STATES[0] = torch.get_rng_state()"),
+    ("torch.set_rng_state(random_state)", "torch.set_rng_state(STATES[0])"),
+    names={"STATES": STATES},
+)
+keeps_what_it_found = edits(
+    ("        again.update(enumerate(found))", "        again.update(enumerate(found))\n        unpack.found = found")
+)
+
+
 def runs_twice_in_forward(function, *inputs):
     function(*inputs)
     return n10.hook_checkpoint(function, *inputs)
@@ -252,6 +264,8 @@ def runs_twice_in_forward(function, *inputs):
         (at_the_last_number, "three checkpoints in a row"),
         (first_in_a_fork, "after forward the random state is another one than without a checkpoint"),
         (state_that_moves_on, "a later backward through a kept graph drew another dropout mask"),
+        (state_of_the_newest, "two checkpoints in a row: the second forward of the first drew another dropout mask"),
+        (keeps_what_it_found, "after backward 192 KiB of the second forward are still alive"),
         (runs_twice_in_forward, "in forward the function ran 2 times; once is enough"),
         (built.MyCheckpoint.apply, "so backward can't begin"),
         (built.my_checkpoint, "torch.autograd.grad must fill no .grad"),
@@ -265,6 +279,10 @@ def test_a_wrong_checkpoint_of_hooks_is_told_what_was_seen_of_it(answer, says):
     verdict = n10.check_hook_checkpoint(answer)
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def test_whoever_detaches_and_keeps_a_list_is_not_told_to_detach():
+    assert "detach what you" not in n10.check_hook_checkpoint(keeps_what_it_found).message
 
 
 def test_exercise_1_in_its_place_is_told_why_backward_cannot_begin():

@@ -44,6 +44,32 @@ def with_the_input_twice(sizes, starts):
     return max(sum(sizes[k] for k in starts[: j + 1]) + sum(sizes[a : b + 1]) for j, (a, b) in pairs)
 
 
+def with_all_inputs_once(sizes, starts):
+    ends = [*starts[1:], len(sizes) - 1]
+    return max(sum(sizes[k] for k in {*starts, *range(a, b + 1)}) for a, b in zip(starts, ends, strict=True))
+
+
+def with_the_last_input_once(sizes, starts):
+    pairs = enumerate(zip(starts, [*starts[1:], len(sizes) - 1], strict=True))
+    return max(sum(sizes[k] for k in {*starts[: j + 1], starts[-1], *range(a, b + 1)}) for j, (a, b) in pairs)
+
+
+def with_two_inputs_behind_once(sizes, starts):
+    pairs = enumerate(zip(starts, [*starts[1:], len(sizes) - 1], strict=True))
+    return max(sum(sizes[k] for k in {*starts[: j + 3], *range(a, b + 1)}) for j, (a, b) in pairs)
+
+
+@pytest.mark.parametrize("answer", [with_all_inputs_once, with_the_last_input_once, with_two_inputs_behind_once])
+def test_inputs_that_have_gone_are_refused_although_none_is_counted_twice(answer):
+    assert answer([9, 9, 1, 1, 5, 1, 1], [0, 2, 4]) > n10.peak_bytes([9, 9, 1, 1, 5, 1, 1], [0, 2, 4])
+    assert n10.check_peak_bytes(answer).status == "wrong"
+
+
+def test_all_inputs_once_are_told_that_those_behind_are_gone():
+    said = n10.check_peak_bytes(with_all_inputs_once).message
+    assert "their inputs are gone" in said
+
+
 @pytest.mark.parametrize(
     "answer, says",
     [

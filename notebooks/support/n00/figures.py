@@ -52,7 +52,7 @@ def draw_shared_step(ranks: int, slow: float, message: float, inside: bool) -> F
     if inside:
         finding += ", drawn as part of the mean" if trace.bubble else "; no wait to be drawn"
     shown = as_profiled(trace) if inside else trace
-    figure = draw_timeline(predicted=shown, title=finding, unit="clock", bubbles=True)
+    figure = draw_timeline(predicted=shown, title=finding, unit="clock", bubbles=shown.bubble > 0)
     figure.axes[0].set_xlabel("time (ticks)")  # this notebook has no clock yet, and one word for its unit
     return describe(figure, alt_text(figure).replace(" clocks", " ticks"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.kit.exact import exact_number
+from support.kit.exact import exact_number, read_number
 from support.kit.guess import Guess, Tried, letter
 from support.n00.days import days
 from support.n00.shared_step import shared_step
@@ -55,10 +55,20 @@ guess_slow_rank = exact_number(
     tried=Tried(right=8, wrong=5, known=(4, 2)),
 )
 """All wait for the slowest."""
-guess_longer_mean = exact_number(
+
+
+def _read_rank(my_guess: object) -> object:
+    """Read a rank as it was meant: 0, "0", "rank 0" and "Rank 0's" are rank 0."""
+    text = my_guess.lower().replace("rank", "").removesuffix("'s") if isinstance(my_guess, str) else my_guess
+    number = read_number(text)
+    return f"rank {number:g}" if isinstance(number, (int, float)) else my_guess
+
+
+guess_longer_mean = Guess(
     "the rank whose all-reduce takes longer",
-    lambda: 0,
-    said={1: "it is slow at computing; when its gradient comes, the other's has long been there"},
+    lambda: "rank 0",
+    read=_read_rank,
+    said={"rank 1": "it is slow at computing; when its gradient comes, the other's has long been there"},
     tried=Tried(right=0, wrong=1),
 )
 """Rank 1 is slow: the one that waits inside the exchange is the other."""

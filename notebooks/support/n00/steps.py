@@ -158,7 +158,8 @@ def _changed(
         if now is not before:
             return f"replicas[{rank}] is another model than before; rank {rank} has this one, whose weights must change"
     for rank, (theirs, own) in enumerate(zip(given[1], batches, strict=True)):
-        if len(theirs) != len(own) or not all(map(torch.equal, theirs, own)):
+        as_given = len(theirs) == len(own) and all(map(torch.equal, theirs, own))
+        if not as_given or theirs[0].requires_grad:
             return f"your function has changed batches[{rank}]: rank {rank} needs its rows and labels as they were"
     return ""
 

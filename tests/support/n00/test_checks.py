@@ -289,3 +289,10 @@ def test_arguments_are_named_as_the_reader_likes_and_a_guess_may_be_a_fraction()
     assert "You added the durations up" in hasty.message
     assert check_idle_share(lambda rows, names: check_idle_share.reference(rows, names))
     assert "that is it" in guess_weight("3/4", rows=(6, 2)).message
+
+
+@pytest.mark.parametrize("said", [0, "0", "rank 0", "Rank 0's"])
+def test_a_rank_may_be_named_as_the_question_names_it(said):
+    assert "that is it" in guess_longer_mean(said).message
+    assert "that is it" not in guess_longer_mean("rank 1").message
+    assert "it is slow at computing" in guess_longer_mean("rank 1").message

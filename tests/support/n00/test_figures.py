@@ -54,6 +54,16 @@ def test_a_profiler_draws_the_wait_inside_the_mean_so_the_slow_ranks_is_the_shor
     assert shown.makespan == shared_step(4, 2.0).makespan
 
 
+def legend(figure):
+    return [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+
+
+def test_the_legend_explains_the_dots_of_idle_time_only_where_there_are_some():
+    assert "idle" in legend(draw_shared_step(4, 2.0, 0.0, False))
+    assert "idle" not in legend(draw_shared_step(4, 2.0, 0.0, True)), "the mean covers the wait"
+    assert "idle" not in legend(draw_shared_step(4, 1.0, 0.0, False)), "nobody waits"
+
+
 def test_the_title_says_who_waits_for_what_only_where_somebody_does():
     for values, alt in told(draw_shared_step, SHARED_STEP_CONTROLS, 20):
         several = values["ranks"] > 1

@@ -183,6 +183,12 @@ def clearing_rows(replicas, batches, lr):
         rows.zero_()
 
 
+def leaving_gradients_on_rows(replicas, batches, lr):
+    for rows, _ in batches:
+        rows.requires_grad_()
+    my_step(replicas, batches, lr)
+
+
 def without_gradients(replicas, batches, lr):
     for replica, (rows, labels) in zip(replicas, batches, strict=True):
         F.cross_entropy(replica(rows), labels).backward()
@@ -210,6 +216,7 @@ def in_an_order_of_its_own(replicas, batches, lr):
         (using_up_replicas, "in step 1 your function has changed the list replicas: it had 3, and has 0 now"),
         (using_up_batches, "in step 1 your function has changed the list batches: it had 3, and has 0 now"),
         (clearing_rows, "in step 1 your function has changed batches[0]: rank 0 needs its rows and labels as they"),
+        (leaving_gradients_on_rows, "in step 1 your function has changed batches[0]: rank 0 needs its rows and labels"),
         (without_gradients, "in step 1 your function has switched gradients off and left it so"),
         (in_an_order_of_its_own, "each has added in an order of its own, and replicas must be equal to the last bit"),
     ],

@@ -1,4 +1,4 @@
-"""Wrong answers to exercises 1 and 3 to 5 of notebook 04 that once passed its checks, each with what is said of it now."""
+"""Wrong answers to exercises 1, 3, 4 and 5 of notebook 04 that once passed, each with what is said of it now."""
 
 import functools
 import math

@@ -388,6 +388,26 @@ def test_calls_that_are_never_full_are_told_so(answer):
     refused(n04.check_walk(answer), "As long as enough ids wait, a call can be full")
 
 
+def test_a_walk_that_sends_too_many_ids_is_told_so_and_not_that_its_calls_are_short():
+    def all_again(ids, n, network, block):
+        images = ids.copy()
+        places = ids.copy()
+        walks = np.ones(len(ids), bool)
+        while walks.any():
+            for begin in range(0, len(ids), block):
+                places[begin : begin + block] = network(places[begin : begin + block])
+            images[walks] = places[walks]
+            walks &= places >= n
+        return images
+
+    def all_numbers(ids, n, network, block):
+        return walk(np.arange(n), n, network, block)[ids]
+
+    for answer in (all_again, all_numbers):
+        refused(n04.check_walk(answer), "ids went through it")
+        assert "a call can be full" not in n04.check_walk(answer).message
+
+
 def test_images_kept_from_another_network_are_of_no_use():
     kept = {}
 

@@ -24,9 +24,9 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (25, [(4, 2, 2)]),
     (36, [(4, 2, 3), (3, 1, 2)]),  # the second restart
     (25, [(4, 2, 4)]),  # beyond an epoch's end: the last step was shorter
-    (24, [(4, 2, 4)]),  # longer than the next: what a rule keeps between calls is seen as such
     (24, [(4, 2, 3)]),  # at an epoch's end
     (25, [(4, 2, 5)]),
+    (24, [(4, 2, 4)]),
     (25, [(4, 2, 3), (3, 2, 1), (2, 1, 2)]),
     (10, [(2, 1, 3), (3, 1, 7)]),
     (10, [(3, 4, 2)]),  # one step is more than an epoch
@@ -34,6 +34,7 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (10, [(5, 1, 1), (3, 1, 3)]),  # one run begins an epoch, another ends it
     (26, [(4, 2, 3)]),  # fewer are left than there are ranks
     (10, [(3, 1, 2), (4, 1, 1), (3, 1, 1)]),  # a kind of run comes again, and another between
+    (10, [(5, 1, 1), (3, 1, 2), (2, 1, 1)]),  # as many runs as before, others: nothing is kept between calls
 ]
 WORLDS = (5, 3, 4, 2, 1)
 

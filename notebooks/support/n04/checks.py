@@ -338,7 +338,7 @@ check_inverse = Exercise(
     reference=inverse,
     view=positions_of,
     cases=network_cases,
-    praise="the same as Permutation.inverse in all {count} cases",
+    praise="right in all {count} cases",
     mistakes={
         **famous(
             inverse,

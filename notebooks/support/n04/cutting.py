@@ -44,6 +44,7 @@ SHORT = "Only the last step may be short: batch_size is what a rank takes in the
 IDLE = "A step is only made while there is something to read."
 HOLE = "Whenever the job stops, what is used must be a prefix of the order, so that one number tells it."
 EVEN = "In the last step, too, the ranks share the work: no two may differ by more than one."
+ALONE = "A rank asks in a process of its own: who has asked before must not matter."
 PAGES = f"At most {MOST_PAGES} pages are to be read. Which rows of a batch lie in one page?"
 
 
@@ -56,10 +57,13 @@ def fault_of_batches(my_batches: MyBatches) -> str:
             with in_case(f"for {case}, rank = {rank}"):
                 given = my_batches(size, world_size, rank, batch_size)
                 batches = _as_batches(given)
+                again = _as_batches(my_batches(size, world_size, rank, batch_size))
             if given is None:
                 return f"for {case}, rank = {rank}, your function {NO_RETURN}."
             if batches is None:
                 return f"for {case}, rank = {rank}, it gives {short(given)}. {FORM}"
+            if again != batches:
+                return f"for {case}, rank = {rank}, it gives {short(batches)}, then {short(again)}. {ALONE}"
             ranks.append(batches)
         fault = _fault_of_ranks(ranks, size, batch_size)
         if fault:
@@ -78,13 +82,13 @@ def _as_batches(given: Any) -> BatchesOfARank | None:
         return None
     try:
         batches = [list(map(_as_position, batch)) for batch in given]
-    except TypeError:
+    except (TypeError, AttributeError):
         return None
     return batches
 
 
 def _as_position(value: Any) -> int:
-    """Return a Python int, also of a number of numpy or torch. Raises TypeError for what is no whole number."""
+    """Return a Python int, also of a number of numpy or torch. Raises TypeError or AttributeError for others."""
     if isinstance(value, (bool, str)):
         raise TypeError(value)
     return int(value.__index__())

@@ -86,7 +86,7 @@ guess_block = exact_number(
         16: "that leaves a prefix at each save; longer blocks read fewer pages",
         24: "that leaves a prefix after every step; nobody saves after every step here",
         32: "two steps take 48 rows of a rank, a block and a half: at a save the ranks stand in the middle of blocks",
-        64: "a page; but at a save each rank has read 48 of its 64 rows, and the order has 8 holes",
+        64: "a page; but at a save each rank has read 48 of its 64 rows, and 8 pieces are left",
         225: "that is the epoch shard: 8 pieces at each save",
     },
     whole=True,

@@ -9,7 +9,7 @@ from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.kit.values import NO_RETURN, short
 from support.n04 import solved
-from support.n04.cutting import runs_of
+from support.n04.cutting import ALONE, runs_of
 
 RunOfAJob: TypeAlias = tuple[int, int, int]
 """Ranks, batch size, steps."""
@@ -25,8 +25,8 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (36, [(4, 2, 3), (3, 1, 2)]),  # the second restart
     (25, [(4, 2, 4)]),  # beyond an epoch's end: the last step was shorter
     (24, [(4, 2, 3)]),  # at an epoch's end
-    (24, [(4, 2, 4)]),
     (25, [(4, 2, 5)]),
+    (24, [(4, 2, 4)]),
     (25, [(4, 2, 3), (3, 2, 1), (2, 1, 2)]),
     (10, [(2, 1, 3), (3, 1, 7)]),
     (10, [(3, 4, 2)]),  # one step is more than an epoch
@@ -34,6 +34,7 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (10, [(5, 1, 1), (3, 1, 3)]),  # one run begins an epoch, another ends it
     (26, [(4, 2, 3)]),  # fewer are left than there are ranks
     (10, [(3, 1, 2), (4, 1, 1), (3, 1, 1)]),  # a kind of run comes again, and another between
+    (10, [(5, 1, 1), (3, 1, 2), (2, 1, 1)]),  # as many runs as before, others: nothing is kept between calls
 ]
 WORLDS = (5, 3, 4, 2, 1)
 
@@ -58,6 +59,7 @@ def fault_of_resume(resume: Resume) -> str:
                 with in_case(f"for {case}, rank = {rank}"):
                     given = resume(size, history, world_size, rank)
                     dealt.append(_as_pair(given))
+                    again = _as_pair(resume(size, list(runs), world_size, rank))
                 seen.append(dealt[-1] or short(given))
                 if given is None:
                     return f"for {case}, rank = {rank}, your function {NO_RETURN}."
@@ -67,6 +69,8 @@ def fault_of_resume(resume: Resume) -> str:
                     return (
                         f"for {case}, the history that it was given is {short(history)} afterwards. {OTHERS}"
                     )
+                if again != dealt[-1]:
+                    return f"for {case}, rank = {rank}, it gives {dealt[-1]}, then {again}. {ALONE}"
             fault = _fault_of_deal([pair for pair in dealt if pair], size, runs, world_size)
             if fault:
                 return Fault(f"for {case}, {fault}", seen)

@@ -37,6 +37,7 @@ ORDER = "At a place of the result stands the image of the id at this place."
 OWN = "The ids belong to whoever calls: leave them as they are."
 MEMORY = "The numbers may be billions: memory is to be that of the ids."
 CALLS = "As long as enough ids wait, a call can be full."
+WASTED = "Only ids that were asked for need go through, each until it is inside."
 
 
 #: Processor time of this thread, which other processes disturb less; where it is too coarse, the time that passes.
@@ -126,7 +127,11 @@ def fault_of_walk(walk: Walk) -> str:
         # full calls for all passes, and at the ends of one or two parts as many as the longest walk still needs
         enough = -(-sum(passes) // block) + 2 * max(passes, default=0)
         if len(ids) and len(counted.sizes) > enough:
-            return f"{case}, the network was called {len(counted.sizes)} times; {enough} calls are enough. {CALLS}"
+            told = f"{case}, the network was called {len(counted.sizes)} times; {enough} calls are enough."
+            sent = sum(counted.sizes)
+            if sent > sum(passes):
+                return f"{told} {sent} ids went through it, for {sum(passes)} passes. {WASTED}"
+            return f"{told} {CALLS}"
     return ""
 
 

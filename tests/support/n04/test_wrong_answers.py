@@ -1,4 +1,4 @@
-"""Wrong answers to exercises 3 to 5 of notebook 04 that once passed its checks, each with what is said of it now."""
+"""Wrong answers to exercises 1, 3, 4 and 5 of notebook 04 that once passed, each with what is said of it now."""
 
 import functools
 import math
@@ -10,9 +10,11 @@ from support.kit import apart
 from support.kit.mistakes import edited
 from support.n04 import checks as n04
 from support.n04 import network
+from support.n04.blocks import most_pieces
+from support.n04.cutting import DIGITS, RANKS
 from support.n04.network import network_cases, round_keys
-from support.n04.runs import lag_surprise
-from support.n04.solved import inverse, resume, walk
+from support.n04.runs import block_shares, lag_surprise
+from support.n04.solved import inverse, my_batches, resume, walk
 
 
 def refused(verdict, said):
@@ -21,7 +23,62 @@ def refused(verdict, said):
     assert said in verdict.message, verdict.message
 
 
+# ---- exercise 1
+
+
+def test_whose_turn_it_is_does_not_depend_on_who_has_asked_before():
+    asked = []
+
+    def by_counting(size, world_size, rank, batch_size):
+        asked.append(rank)
+        return my_batches(size, world_size, (len(asked) - 1) % world_size, batch_size)
+
+    refused(n04.check_batches(by_counting), "A rank asks in a process of its own")
+
+
+@pytest.mark.parametrize("position", [float, lambda place: [place]])
+def test_batches_of_something_else_than_positions_are_told_what_is_asked_for(position):
+    def something_else(size, world_size, rank, batch_size):
+        return [list(map(position, batch)) for batch in my_batches(size, world_size, rank, batch_size)]
+
+    refused(n04.check_batches(something_else), "each batch is a list of positions")
+
+
+def test_a_bet_on_a_page_is_told_how_many_pieces_it_leaves():
+    assert most_pieces(block_shares(DIGITS, RANKS, 64), 48) == 8
+    assert "8 pieces are left" in str(n04.guess_block(64))
+
+
 # ---- exercise 3
+
+
+def test_a_rule_that_ignores_the_rank_is_refused():
+    asked = []
+
+    def by_counting(size, runs, world_size, rank):
+        asked.append(rank)
+        return resume(size, runs, world_size, (len(asked) - 1) % world_size)
+
+    refused(n04.check_resume(by_counting), "A rank asks in a process of its own")
+
+
+def test_a_rule_that_keeps_its_place_between_calls_is_not_told_when_to_look_for_an_end():
+    kept = {"size": 0, "runs": 0, "epoch": 0, "used": 0}
+
+    def keeping(size, runs, world_size, rank):
+        if kept["size"] != size or kept["runs"] > len(runs):
+            kept.update(size=size, runs=0, epoch=0, used=0)
+        for ranks, batch, steps in runs[kept["runs"] :]:
+            for _ in range(steps):
+                kept["used"] += ranks * batch
+                if kept["used"] >= size:
+                    kept.update(epoch=kept["epoch"] + 1, used=0)
+        kept["runs"] = len(runs)
+        return kept["epoch"], list(range(kept["used"] + rank, size, world_size))
+
+    message = n04.check_resume(keeping).message
+    assert "resume(" in message
+    assert "look for it after every step" not in message
 
 
 def by_the_last_run_in_its_epoch(size, runs, world_size, rank):
@@ -213,6 +270,14 @@ def test_a_position_is_a_whole_number():
     refused(n04.check_inverse(edited(inverse, ("return number", "return number / 1"))), "number 0 gets 509.0, a float")
 
 
+def test_few_numbers_have_a_way_back_too():
+    for least in (2, 3, 1025):
+        refused(
+            n04.check_inverse(lambda number, n, keys, least=least: inverse(number, n, keys) if n >= least else -1),
+            "stands at position",
+        )
+
+
 def test_a_search_with_factors_of_its_own_is_ended_too(monkeypatch):
     monkeypatch.setattr(apart, "PATIENCE", 1)
 
@@ -321,6 +386,26 @@ def with_half_calls(ids, n, network, block):
 @pytest.mark.parametrize("answer", [in_shorter_calls, with_half_calls])
 def test_calls_that_are_never_full_are_told_so(answer):
     refused(n04.check_walk(answer), "As long as enough ids wait, a call can be full")
+
+
+def test_a_walk_that_sends_too_many_ids_is_told_so_and_not_that_its_calls_are_short():
+    def all_again(ids, n, network, block):
+        images = ids.copy()
+        places = ids.copy()
+        walks = np.ones(len(ids), bool)
+        while walks.any():
+            for begin in range(0, len(ids), block):
+                places[begin : begin + block] = network(places[begin : begin + block])
+            images[walks] = places[walks]
+            walks &= places >= n
+        return images
+
+    def all_numbers(ids, n, network, block):
+        return walk(np.arange(n), n, network, block)[ids]
+
+    for answer in (all_again, all_numbers):
+        refused(n04.check_walk(answer), "ids went through it")
+        assert "a call can be full" not in n04.check_walk(answer).message
 
 
 def test_images_kept_from_another_network_are_of_no_use():

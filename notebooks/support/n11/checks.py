@@ -156,6 +156,10 @@ COPIES = {
         "    y.record_stream(user)\n",
         "",
     ),
+    "What arrives is used by a compute stream; here another stream is recorded, so its memory is free too early.": (
+        "    y.record_stream(user)\n",
+        "    y.record_stream(source)\n",
+    ),
     "No stream is recorded, and both tensors are used in one that they weren't allocated in.": (
         "    x.record_stream(source)\n    y.record_stream(user)\n",
         "",

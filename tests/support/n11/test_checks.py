@@ -105,6 +105,14 @@ class AliasJoin(torch.autograd.Function):
         return gradient, gradient.new_zeros(0)
 
 
+@pytest.mark.parametrize("made", ["x.detach().reshape(-1)[:0]", "x.clone().flatten()[:0]"])
+def test_a_phony_that_keeps_memory_is_refused(made):
+    answer = edited((MyFork, MyJoin), ("torch.empty(0, device=x.device)", made))
+    verdict = n11.check_fork_join(*answer)
+    assert verdict.status == "wrong"
+    assert "keeps memory alive" in verdict.message
+
+
 def test_other_forks_and_joins_are_right():
     assert n11.check_fork_join(Alias, AliasJoin)
     assert ask_with(MyFork, "forward", lambda ctx, x: (x, torch.empty(0)))  # torch makes the alias

@@ -28,7 +28,9 @@ def fault_of_fork_join(answer: tuple[runs.AutogradFunction, runs.AutogradFunctio
         if fault:
             return fault
     if fork.apply(_strided(1.0))[1].untyped_storage().nbytes():
-        return "The phony has no elements and keeps memory alive, of x or of a copy: torch.empty(0) keeps none."
+        return (
+            "The phony has no elements and keeps memory alive, of x or of a copy: torch.empty(0) keeps none."
+        )
     return _fault_of_join(fork, join) or _fault_of_what_is_kept(fork, join)
 
 

@@ -56,7 +56,9 @@ guess_sequence = Guess(
 guess_changes = exact_number(
     "the number of gradient entries that change",
     lambda: 0,
-    said={600: "a tie carries no data: without it, too, the same gradients are added up, here in the same order"},
+    said={
+        600: "a tie carries no data: without it, too, the same gradients are added up, here in the same order"
+    },
     tried=Tried(right=0, wrong=600),
 )
 MISSING = (2, 1)

@@ -324,6 +324,8 @@ def test_a_wrong_line_of_copy_and_wait_is_told(old, new, says):
         ("None, None, None, x.grad", "None, None, None, None", "x gets no gradient here"),
         ("None, None, None, x.grad", "None, x.grad", "one gradient for each argument of forward"),
         ("None, None, None, x.grad", "None, None, None, 2 * x.grad", "the gradient of parameter 0 is"),
+        ("backward(output, gradient)", "backward(output, gradient.clone())", "a copy of the gradient that arrived"),
+        ("x.grad\n", "x.grad if x.grad is None else x.grad.clone()\n", "x had got a copy of the new leaf's"),
         ('= x, ctx.function(x)', '= x, (ctx.function(x), ctx.function(x))[1]', "recomputes, once and before"),
         ("output, phony = Fork.apply(output)", "phony = torch.empty(0, requires_grad=True)", "phony is a leaf"),
         ("output, phony = Fork.apply(output)", "_, phony = Fork.apply(x)", "The Fork is on x"),

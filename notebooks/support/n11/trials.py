@@ -156,9 +156,8 @@ class _Layers:
         self.edges: list[list[str]] = []  # from each Recompute, to these nodes
         self.left: list[list[bool]] = []  # in `shared` when Wait runs: which of its tensors have a graph
         self.inputs: dict[str, set[int]] = {}  # of each layer: where what it got lies in memory
-        self.places: dict[
-            str, int
-        ] = {}  # of gradients on their way through a Checkpoint: where each lies in memory
+        # of gradients on their way through a Checkpoint: where each lies in memory
+        self.places: dict[str, int] = {}
 
     def layer(self, w: Tensor, label: str) -> Callable[[Tensor], Tensor]:
         def function(x: Tensor) -> Tensor:

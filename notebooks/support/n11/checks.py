@@ -27,6 +27,7 @@ from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
 from support.n11.copying import fault_of_copy_wait
 from support.n11.edges import fault_of_fork_join
+from support.n11.fences import fault_of_copied_batches, fault_of_copies, fault_of_fence
 from support.n11.guesses import MISSING
 from support.n11.guesses import guess_ages as guess_ages
 from support.n11.guesses import guess_changes as guess_changes
@@ -36,7 +37,7 @@ from support.n11.guesses import guess_sequence as guess_sequence
 from support.n11.guesses import guess_ticks as guess_ticks
 from support.n11.on_device import judged_on_devices_too
 from support.n11.runs import engine_order, fenced
-from support.n11.trials import fault_of_copies, fault_of_engine, fault_of_fence, fault_of_two_nodes
+from support.n11.trials import fault_of_engine, fault_of_two_nodes
 
 
 def _calling(function: Any, **names: Any) -> Any:
@@ -155,6 +156,10 @@ COPIES = {
     "What arrives is allocated in a copy stream and used in a compute stream: the allocator must know of both.": (
         "    y.record_stream(user)\n",
         "",
+    ),
+    "What arrives is used by a compute stream; here another stream is recorded, so its memory is free too early.": (
+        "    y.record_stream(user)\n",
+        "    y.record_stream(source)\n",
     ),
     "No stream is recorded, and both tensors are used in one that they weren't allocated in.": (
         "    x.record_stream(source)\n    y.record_stream(user)\n",
@@ -401,6 +406,7 @@ def _fault_of_both(answer: tuple[Any, Any]) -> str:
         fault_of_fence(_calling(prepare, depend=tied))
         or fault_of_fence(alone, "depend in a fence of ours: ")
         or fault_of_copies(tied)
+        or fault_of_copied_batches(_calling(prepare, depend=tied))
     )
 
 

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, TypeAlias
 
 import torch
@@ -21,6 +22,7 @@ from lib.text import plural
 from support.kit.judged import Fault
 from support.kit.raised import Finding, in_case
 from support.kit.values import kind_of
+from support.n11.prompt import PromptGPU
 
 Passages: TypeAlias = tuple[Any, Any]
 """MyCopy and MyWait: classes derived from torch.autograd.Function."""
@@ -360,8 +362,9 @@ def _recorded(answer: Passages) -> list[list[str]]:
 
 def _all_races(answer: Passages) -> Iterator[tuple[int, _Trip, Race]]:
     # In a stream that all share, memory goes from one micro-batch to the next; where each has its own, mixing shows.
-    for m, own in ((1, 1), (2, 1), (3, 1), (2, 2), (3, 3)):
-        gpu_here = in_place_of_cuda(PretendGPU(count=2))
+    trips = [*product(((1, 1), (2, 1), (3, 1), (2, 2), (3, 3)), (PretendGPU, PromptGPU))]
+    for (m, own), device in sorted(trips, key=lambda trip: trip[1] is PromptGPU):
+        gpu_here = in_place_of_cuda(device(count=2))
         with gpu_here as gpu, _no_collection(), in_case("on the way there and back", MEANINGS):
             trip = _Trip(gpu, own)
             inputs = _there_and_back(answer, m, trip)

@@ -27,6 +27,10 @@ def fault_of_fork_join(answer: tuple[runs.AutogradFunction, runs.AutogradFunctio
         fault = fault or _fault_of_what_join_gives(join, case, *fork.apply(x))
         if fault:
             return fault
+    if fork.apply(_strided(1.0))[1].untyped_storage().nbytes():
+        return (
+            "The phony has no elements and keeps memory alive, of x or of a copy: torch.empty(0) keeps none."
+        )
     return _fault_of_join(fork, join) or _fault_of_what_is_kept(fork, join)
 
 

@@ -232,8 +232,9 @@ def draw_backward(micro_batches: int, partitions: int, worker: str) -> Figure:
     n = partitions
     age = OLDER if worker == "older" else 0
     orders = {name: order_of(m, n, tied, age) for name, tied in (("with ties", True), ("without", False))}
-    shape: Any = {"sharex": "col", "sharey": "row", "height_ratios": (0.22 * m * n + 0.2, 1.1)}
-    figure, grid = style.new_figure(9, 2.9 + 0.22 * m * n, rows=2, cols=2, **shape)
+    tall = max(0.22 * m * n, 0.9)  # inches: room for the name of the axis
+    shape: Any = {"sharex": "col", "sharey": "row", "height_ratios": (tall + 0.2, 1.1)}
+    figure, grid = style.new_figure(9, 2.9 + tall, rows=2, cols=2, **shape)
     said = []
     most = [max(peaks(ops)) for ops in orders.values()]
     for (lanes, stairs), (name, ops) in zip(zip(*grid, strict=True), orders.items(), strict=True):

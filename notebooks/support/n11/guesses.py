@@ -18,6 +18,7 @@ guess_first = Guess(
     "the chain that goes backward first",
     lambda: "A",
     read=letter,
+    said={"B": "it was made later, and each thread counts for itself: its numbers are the low ones"},
     tried=Tried(right="a", wrong="b"),
 )
 guess_ticks = exact_number(
@@ -49,9 +50,17 @@ guess_sequence = Guess(
     "whether both orders with ties are the same",
     lambda: "NO",
     read=letter,
+    said={"YES": "edges fix the order within a partition, and leave open which partition goes on first"},
     tried=Tried(right="no", wrong="yes"),
 )
-guess_changes = Guess("the number of gradient entries that change", lambda: 0, tried=Tried(right=0, wrong=4))
+guess_changes = exact_number(
+    "the number of gradient entries that change",
+    lambda: 0,
+    said={
+        600: "a tie carries no data: without it, too, the same gradients are added up, here in the same order"
+    },
+    tried=Tried(right=0, wrong=600),
+)
 MISSING = (2, 1)
 guess_missing = Guess(
     "the pair (i, j) whose tie was forgotten",

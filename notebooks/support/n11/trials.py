@@ -15,13 +15,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lib.text import plural
-from support.built import MyRecompute, MyTwoNodeCheckpoint, fence, my_tie
+from support.built import MyRecompute, MyTwoNodeCheckpoint, my_tie
 from support.kit.judged import Fault
 from support.kit.raised import InCaseError, in_case, known_by, told_of
 from support.kit.values import NO_RETURN, short
 from support.n11 import runs
-from support.n11.runs import Fence, engine_order, far_ahead, fenced, note_sums, step
+from support.n11.runs import engine_order, far_ahead, note_sums, step
 
 #: What an exception means, by words of its text.
 MEANINGS = {
@@ -157,6 +156,8 @@ class _Layers:
         self.edges: list[list[str]] = []  # from each Recompute, to these nodes
         self.left: list[list[bool]] = []  # in `shared` when Wait runs: which of its tensors have a graph
         self.inputs: dict[str, set[int]] = {}  # of each layer: where what it got lies in memory
+        # of gradients on their way through a Checkpoint: where each lies in memory
+        self.places: dict[str, int] = {}
 
     def layer(self, w: Tensor, label: str) -> Callable[[Tensor], Tensor]:
         def function(x: Tensor) -> Tensor:
@@ -166,9 +167,38 @@ class _Layers:
             if torch.is_grad_enabled():
                 self.asks.append(x.requires_grad)
                 self.insides += map(weakref.ref, (x, y))
+                self._watch_inside(x, y, label)
             return y
 
         return function
+
+    def _watch_inside(self, x: Tensor, y: Tensor, label: str) -> None:
+        """Note where the gradient lies with which the nested backward begins, and that of the new leaf."""
+        node: Any = y.grad_fn
+        node.register_prehook(lambda got: self._note(f"began {label}", got[0]))
+        if x.requires_grad and x.is_leaf:
+            x.register_post_accumulate_grad_hook(lambda x: self._note(f"leaf {label}", x.grad))
+
+    def watch(self, node: Any, label: str) -> None:
+        """Note where the gradient lies that a Checkpoint gets, and the one that it hands on to x."""
+        node.register_prehook(lambda got: self._note(f"arrived {label}", got[0]))
+        node.register_hook(lambda given, got: self._note(f"given {label}", given[-1]))
+
+    def _note(self, what: str, gradient: Tensor | None) -> None:
+        if gradient is not None:
+            self.places[what] = gradient.data_ptr()
+
+    def copied(self) -> str:
+        """Say which gradient was copied, "" for none."""
+        places = self.places
+        for before, after, told in (
+            ("arrived", "began", "the nested backward had begun with a copy of the gradient that arrived"),
+            ("leaf", "given", "x had got a copy of the new leaf's gradient"),
+        ):
+            pairs = [(f"{before} {label}", f"{after} {label}") for label in self.inputs]
+            if any(a in places and b in places and places[a] != places[b] for a, b in pairs):
+                return f"{told}, in other memory"
+        return ""
 
 
 def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
@@ -195,6 +225,7 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
         wait: Any = output.grad_fn
         if wait is not None:
             wait.register_prehook(lambda *_, memory=memory: layers.left.append(_graphs_in(memory)))
+            layers.watch(wait.next_functions[0][0], f"{j}")
         output = elsewhere(tie, output, *task) if j == 0 else tie(output, *task)
         if not isinstance(output, Tensor):
             missing = f"my_tie gave {output}, no tensor; where it returned None, a `return` is missing"
@@ -217,7 +248,7 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
     summed = note_sums(x)
     x.backward(torch.tensor([1.0, -2.0, 3.0]))
     nodes = engine_order(x.grad_fn)  # x is what the loss hangs on: it is still there
-    fault = _fault_of_insides(shared, nodes, layers, needs_grad) or _told_of_sum(summed()) or by_numbers
+    fault = _fault_of_insides(shared, nodes, layers, needs_grad) or told_of_sum(summed()) or by_numbers
     return _Seen(ran, [_rounded(each.grad) for each in (*weights, leaf)], fault, edges, layers.left)
 
 
@@ -231,7 +262,7 @@ def _graphs_in(memory: dict[str, Any]) -> list[bool]:
     return [x.grad_fn is not None for x in left if isinstance(x, Tensor)] if isinstance(left, tuple) else []
 
 
-def _told_of_sum(givers: str) -> str:
+def told_of_sum(givers: str) -> str:
     """Say what autograd adds up, "" for nothing."""
     if not givers:
         return ""
@@ -278,7 +309,7 @@ def _fault_of_insides(
         return "the recomputation had begun with a copy of x, in other memory"
     if layers.asks != [True, needs_grad]:
         return "the new leaf of partition 0 asks for a gradient"
-    return ""
+    return layers.copied()
 
 
 def _holds(thing: Any, tensors: list[Tensor]) -> bool:
@@ -362,74 +393,3 @@ def _fault_of_seen(got: _Seen, ours: _Seen) -> str:
         if gradient != right:
             return f" the gradient of {name} is {gradient}, not {right}."
     return f", after backward, {got.fault}." if got.fault else ""
-
-
-# ---- exercise 5: depend and fence
-
-
-@dataclass
-class _Fenced:
-    """A fenced pipeline: what ran, the gradient, to what the edges lead from each Checkpoint and copy."""
-
-    ran: list[str]
-    gradient: list[float] | None
-    leads: dict[str, list[str]]
-    fault: str  # of what is added up
-    # The last two tell wrong answers apart, and judge none.
-    is_joined: bool  # whether a Join leads to a Fork
-    crosses: bool  # whether what such a Join gave was forked at once
-
-
-def _fenced(m: int, n: int, prepare: Fence) -> _Fenced:
-    noted: list[Callable[[], str]] = []
-    ran, gradient, output = fenced(m, n, prepare, before=lambda output: noted.append(note_sums(output)))
-    named = {x: name for x in engine_order(output.grad_fn) if (name := runs.operation(x))}
-    leads = {name: sorted(named[y] for y in engine_order(x)[1:] if y in named) for x, name in named.items()}
-    ties = [x for x in _joins(output) if any("Fork" in end.name() for end in runs.following(x)[1:])]
-    forks = [x for x in engine_order(output.grad_fn) if "Fork" in x.name()]
-    crosses = any(end is tie for x in forks for end in runs.following(x) for tie in ties)
-    numbers = None if gradient is None else gradient.tolist()
-    return _Fenced(ran, numbers, leads, _told_of_sum(noted[0]()), bool(ties), crosses)
-
-
-def _joins(output: Tensor) -> list[Any]:
-    return [node for node in engine_order(output.grad_fn) if "Join" in node.name()]
-
-
-def fault_of_fence(answer: Fence, whose: str = "") -> str:
-    """Compare with ours in five pipelines: the gradient, the order of backward, and the edges that make it."""
-    for m, n in ((3, 2), (2, 3), (1, 2), (3, 1), (5, 3)):
-        where = f"{whose}for {plural(m, 'micro-batch', 'micro-batches')} in {plural(n, 'partition')}"
-        with in_case(where, MEANINGS):
-            got = _fenced(m, n, answer)
-        fault = _fault_of_fenced(got, _fenced(m, n, fence))
-        if fault:
-            return Fault(f"{where} {fault}", f"{where} {got}")
-    return ""
-
-
-def fault_of_copies(depend: Callable[[list[Tensor], int], Any]) -> str:
-    """Say which micro-batch lies in other memory when it has been tied."""
-    batches = [torch.ones(2, requires_grad=True) * k for k in (1, 2)]
-    places = [x.data_ptr() for x in batches]
-    with in_case("in depend", MEANINGS):
-        depend(batches, 1)
-    for name, x, place in zip(("i - 1", "i"), batches, places, strict=True):
-        if x.data_ptr() != place:
-            return f"depend copies batches[{name}] into other memory. A tie needs no copy."
-    return ""
-
-
-def _fault_of_fenced(got: _Fenced, ours: _Fenced) -> str:
-    if got.gradient != ours.gradient:
-        return "the gradient isn't the plain model's. Fork and Join change no value."
-    if got.ran != ours.ran:
-        pairs = zip(got.ran, ours.ran, strict=False)
-        k = next((k for k, (a, b) in enumerate(pairs) if a != b), len(ours.ran))
-        told = f"{' '.join(got.ran[:k])} and then {(*got.ran, 'nothing')[k]}".removeprefix(" and then ")
-        return f"backward should run {' '.join(ours.ran)}, with yours it runs {told} (C: a copy)."
-    if got.leads != ours.leads:
-        name = next((name for name in ours.leads if ours.leads[name] != got.leads.get(name)), "")
-        told = f"from {name} they should lead to {' '.join(ours.leads.get(name, [])) or 'nothing'}"
-        return f"the order is right here, but not by the edges: {told}."
-    return f"the order is right, but in backward {got.fault}." if got.fault else ""

@@ -105,6 +105,14 @@ class AliasJoin(torch.autograd.Function):
         return gradient, gradient.new_zeros(0)
 
 
+@pytest.mark.parametrize("made", ["x.detach().reshape(-1)[:0]", "x.clone().flatten()[:0]"])
+def test_a_phony_that_keeps_memory_is_refused(made):
+    answer = edited((MyFork, MyJoin), ("torch.empty(0, device=x.device)", made))
+    verdict = n11.check_fork_join(*answer)
+    assert verdict.status == "wrong"
+    assert "keeps memory alive" in verdict.message
+
+
 def test_other_forks_and_joins_are_right():
     assert n11.check_fork_join(Alias, AliasJoin)
     assert ask_with(MyFork, "forward", lambda ctx, x: (x, torch.empty(0)))  # torch makes the alias
@@ -316,6 +324,8 @@ def test_a_wrong_line_of_copy_and_wait_is_told(old, new, says):
         ("None, None, None, x.grad", "None, None, None, None", "x gets no gradient here"),
         ("None, None, None, x.grad", "None, x.grad", "one gradient for each argument of forward"),
         ("None, None, None, x.grad", "None, None, None, 2 * x.grad", "the gradient of parameter 0 is"),
+        ("backward(output, gradient)", "backward(output, gradient.clone())", "a copy of the gradient that arrived"),
+        ("x.grad\n", "x.grad if x.grad is None else x.grad.clone()\n", "x had got a copy of the new leaf's"),
         ('= x, ctx.function(x)', '= x, (ctx.function(x), ctx.function(x))[1]', "recomputes, once and before"),
         ("output, phony = Fork.apply(output)", "phony = torch.empty(0, requires_grad=True)", "phony is a leaf"),
         ("output, phony = Fork.apply(output)", "_, phony = Fork.apply(x)", "The Fork is on x"),

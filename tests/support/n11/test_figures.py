@@ -89,3 +89,11 @@ def test_the_legend_stays_inside_and_insides_are_counted_in_whole_numbers(m, n, 
     (legend,) = figure.legends
     assert legend.get_window_extent().x1 <= figure.bbox.x1
     assert all(tick == round(tick) for axes in figure.axes[2:4] for tick in axes.get_yticks())
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (2, 1), (1, 3)])
+def test_the_names_of_both_axes_have_room_in_the_smallest_pipeline(m, n):
+    figure = n11.draw_backward(m, n, "new")
+    figure.draw_without_rendering()
+    above, below = (figure.axes[k].yaxis.label.get_window_extent() for k in (0, 2))
+    assert not above.overlaps(below)

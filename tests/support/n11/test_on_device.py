@@ -1,5 +1,6 @@
 """What notebook 11 shows of two devices: from its recording, and, in a process of its own, where they run."""
 
+import ast
 import inspect
 import json
 import os
@@ -103,3 +104,16 @@ def test_without_a_compiler_the_cells_show_what_was_recorded(tmp_path):
     assert said[0].startswith("Nothing can run on a device here: the simulated device needs a C++ compiler")
     assert [line.split()[0] for line in said[-3:]] == [*on_device.WAYS]
     assert said[-3].partition(" ")[2] == said[-2].partition(" ")[2] != said[-1].partition(" ")[2]
+
+
+#: Names that cells of the encore need, and that a reader who comes back to it later must find as they were.
+NEEDED = {"WAYS", "copy_in_compute_streams", "nobody_waits", "there_and_back", "tried", "device", "HastyWait"}
+
+
+def test_whoever_comes_back_to_the_encore_of_copies_finds_its_names_as_they_were():
+    cells = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+    after = [cell["id"] for cell in cells].index("n11-b1") + 1
+    later = ast.parse("\n".join("".join(cell["source"]) for cell in cells[after:]))
+    bound = {node.id for node in ast.walk(later) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.name for node in later.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert not bound & NEEDED

@@ -429,6 +429,11 @@ def test_a_tie_that_copies_a_micro_batch_is_refused(old, new):
     refused(n11.check_fence(*edited((depend, fence), (old, new))), "depend copies")
 
 
+def test_a_fence_that_copies_a_micro_batch_is_refused():
+    answer = edited((depend, fence), ("copy(batches[i], j)", "copy(batches[i].clone(), j)"))
+    refused(n11.check_fence(*answer), "`copy` alone does that")
+
+
 def test_a_dead_phony_is_not_taken_for_a_swapped_one():
     dead = edited((depend, fence), ("batches[i], phony)", "batches[i], torch.empty(0))"), names={"torch": torch})
     refused(n11.check_fence(*dead), "Nothing is held back", "have changed places")

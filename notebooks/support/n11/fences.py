@@ -1,0 +1,105 @@
+"""What depend and fence of notebook 11 are tried with: pipelines that go backward, and the edges that order them."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lib.text import plural
+from support.built import fence
+from support.kit.judged import Fault
+from support.kit.raised import in_case
+from support.n11 import runs
+from support.n11.runs import Fence, engine_order, fenced, note_sums
+from support.n11.trials import MEANINGS, told_of_sum
+
+
+@dataclass
+class _Fenced:
+    """A fenced pipeline: what ran, the gradient, to what the edges lead from each Checkpoint and copy."""
+
+    ran: list[str]
+    gradient: list[float] | None
+    leads: dict[str, list[str]]
+    fault: str  # of what is added up
+    # The last two tell wrong answers apart, and judge none.
+    is_joined: bool  # whether a Join leads to a Fork
+    crosses: bool  # whether what such a Join gave was forked at once
+
+
+def _fenced(m: int, n: int, prepare: Fence) -> _Fenced:
+    noted: list[Callable[[], str]] = []
+    ran, gradient, output = fenced(m, n, prepare, before=lambda output: noted.append(note_sums(output)))
+    named = {x: name for x in engine_order(output.grad_fn) if (name := runs.operation(x))}
+    leads = {name: sorted(named[y] for y in engine_order(x)[1:] if y in named) for x, name in named.items()}
+    ties = [x for x in _joins(output) if any("Fork" in end.name() for end in runs.following(x)[1:])]
+    forks = [x for x in engine_order(output.grad_fn) if "Fork" in x.name()]
+    crosses = any(end is tie for x in forks for end in runs.following(x) for tie in ties)
+    numbers = None if gradient is None else gradient.tolist()
+    return _Fenced(ran, numbers, leads, told_of_sum(noted[0]()), bool(ties), crosses)
+
+
+def _joins(output: Tensor) -> list[Any]:
+    return [node for node in engine_order(output.grad_fn) if "Join" in node.name()]
+
+
+def fault_of_fence(answer: Fence, whose: str = "") -> str:
+    """Compare with ours in five pipelines: the gradient, the order of backward, and the edges that make it."""
+    for m, n in ((3, 2), (2, 3), (1, 2), (3, 1), (5, 3)):
+        where = f"{whose}for {plural(m, 'micro-batch', 'micro-batches')} in {plural(n, 'partition')}"
+        with in_case(where, MEANINGS):
+            got = _fenced(m, n, answer)
+        fault = _fault_of_fenced(got, _fenced(m, n, fence))
+        if fault:
+            return Fault(f"{where} {fault}", f"{where} {got}")
+    return ""
+
+
+def fault_of_copies(depend: Callable[[list[Tensor], int], Any]) -> str:
+    """Say which micro-batch lies in other memory when it has been tied."""
+    batches = [torch.ones(2, requires_grad=True) * k for k in (1, 2)]
+    places = [x.data_ptr() for x in batches]
+    with in_case("in depend", MEANINGS):
+        depend(batches, 1)
+    for name, x, place in zip(("i - 1", "i"), batches, places, strict=True):
+        if x.data_ptr() != place:
+            return f"depend copies batches[{name}] into other memory. A tie needs no copy."
+    return ""
+
+
+def fault_of_copied_batches(answer: Fence) -> str:
+    """Say which micro-batch fence hands to `copy` from other memory than it lay in."""
+    batches = [torch.ones(2, requires_grad=True) * k for k in (1, 2)]
+    places = [x.data_ptr() for x in batches]
+    handed: list[Tensor] = []
+
+    def copy(x: Tensor, j: int) -> Tensor:
+        handed.append(x)
+        return x
+
+    with in_case("in fence", MEANINGS):
+        answer([(1, 0), (0, 1)], batches, copy)
+    if [x.data_ptr() for x in (batches[1], *handed)] != [places[1], places[0]]:
+        return "fence moves a micro-batch into other memory by itself. `copy` alone does that."
+    return ""
+
+
+def _fault_of_fenced(got: _Fenced, ours: _Fenced) -> str:
+    if got.gradient != ours.gradient:
+        return "the gradient isn't the plain model's. Fork and Join change no value."
+    if got.ran != ours.ran:
+        pairs = zip(got.ran, ours.ran, strict=False)
+        k = next((k for k, (a, b) in enumerate(pairs) if a != b), len(ours.ran))
+        told = f"{' '.join(got.ran[:k])} and then {(*got.ran, 'nothing')[k]}".removeprefix(" and then ")
+        return f"backward should run {' '.join(ours.ran)}, with yours it runs {told} (C: a copy)."
+    if got.leads != ours.leads:
+        name = next((name for name in ours.leads if ours.leads[name] != got.leads.get(name)), "")
+        told = f"from {name} they should lead to {' '.join(ours.leads.get(name, [])) or 'nothing'}"
+        return f"the order is right here, but not by the edges: {told}."
+    return f"the order is right, but in backward {got.fault}." if got.fault else ""

@@ -35,7 +35,9 @@ CACHED = (
 )
 REUSED = "`collate` may keep the list that it is given: make a new one for each batch."
 SHARED = "Each loader has a dataset, lists and a place of its own."
-SWALLOWED = "An error of the dataset, of `batches` or of `collate` is the caller's to hear of, and yours disappears."
+SWALLOWED = (
+    "An error of the dataset, of `batches` or of `collate` is the caller's to hear of, and yours disappears."
+)
 STALE = "A sampler may give another number of lists in the next epoch: ask it for its `len` each time."
 LOADED_TWICE = "An item is loaded once for its batch, not again."
 CHANGED = "A list of indices was changed: it belongs to the sampler, which may give it again."

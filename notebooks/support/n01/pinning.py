@@ -23,7 +23,9 @@ ONE_ONLY = "Only the first is handed on: go on until None comes."
 NUMBERS_LOST = "A message keeps its form, (number, batch, error): the trainer looks for its batch by number."
 
 LEFT_BESIDE = "Beside an error there is no batch: None stands in its place."
-OTHER_ERROR = "The error that came, or that `pin` raised, is itself handed on: another has lost what it carried."
+OTHER_ERROR = (
+    "The error that came, or that `pin` raised, is itself handed on: another has lost what it carried."
+)
 TWICE = "A batch is pinned once: each time is a copy of all of it."
 GIVES_UP = "A look that finds nothing in time is no end: a batch may take longer than any timeout."
 STAYS = "The stage goes on waiting behind None."

@@ -35,7 +35,10 @@ CACHED = (
 )
 REUSED = "`collate` may keep the list that it is given: make a new one for each batch."
 SHARED = "Each loader has a dataset, lists and a place of its own."
-SWALLOWED = "An error of the dataset or of `collate` is the caller's to hear of, and yours disappears."
+SWALLOWED = (
+    "An error of the dataset, of `batches` or of `collate` is the caller's to hear of, and yours disappears."
+)
+STALE = "A sampler may give another number of lists in the next epoch: ask it for its `len` each time."
 LOADED_TWICE = "An item is loaded once for its batch, not again."
 CHANGED = "A list of indices was changed: it belongs to the sampler, which may give it again."
 
@@ -139,6 +142,18 @@ class Broken(TimesTen):
         return super().__getitem__(index)
 
 
+class BrokenLists(Lists):
+    """The sampler can't go on behind its second list."""
+
+    def __init__(self, size: int, batch: int, error: Exception) -> None:
+        super().__init__(size, batch)
+        self.error = error
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from list(super().__iter__())[:2]
+        raise self.error
+
+
 def to_broken(error: Exception) -> Callable[[Any], Any]:
     """Return a `collate` that makes tuples, but for item 2, which fits no batch."""
 
@@ -224,12 +239,13 @@ def _fault_of_errors(loader: Any) -> str:
     """Say whether an error comes out of the loop, as it was raised."""
     for kind in ERRORS:
         error = kind("item 2 can't be used")
-        for what, dataset, collate in (
-            ("an item", Broken(5, error), to_tuple),
-            ("`collate`", TimesTen(5), to_broken(error)),
+        for what, dataset, lists, collate in (
+            ("an item", Broken(5, error), Lists(5, 2), to_tuple),
+            ("`collate`", TimesTen(5), Lists(5, 2), to_broken(error)),
+            ("`batches`", TimesTen(5), BrokenLists(5, 2, error), to_tuple),
         ):
             with in_case(f"where {what} raises {kind.__name__}"):
-                came = _came_before(error, loader(dataset, Lists(5, 2), collate))
+                came = _came_before(error, loader(dataset, lists, collate))
             if came is not None:
                 told = plural(came, "batch", "batches")
                 return f"where {what} raises {kind.__name__}, {told} came and no error. {SWALLOWED}"
@@ -317,7 +333,8 @@ def _fault(loader: Any, size: int, batch: int) -> str:
     pairs = sum(1 for _ in made for _ in made)
     if pairs != count * count:
         return f"a loop inside a loop gives {plural(pairs, 'pair')}, due are {count * count}. {ONE_FOR_ALL}"
-    return ""
+    lists.order = []
+    return f"then the sampler has no list any more, and len is {len(made)}. {STALE}" if len(made) else ""
 
 
 def _fault_of_epoch(loader: Any, dataset: TimesTen, lists: Lists, again: bool) -> str:

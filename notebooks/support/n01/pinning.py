@@ -23,6 +23,9 @@ ONE_ONLY = "Only the first is handed on: go on until None comes."
 NUMBERS_LOST = "A message keeps its form, (number, batch, error): the trainer looks for its batch by number."
 
 LEFT_BESIDE = "Beside an error there is no batch: None stands in its place."
+OTHER_ERROR = (
+    "The error that came, or that `pin` raised, is itself handed on: another has lost what it carried."
+)
 TWICE = "A batch is pinned once: each time is a copy of all of it."
 GIVES_UP = "A look that finds nothing in time is no end: a batch may take longer than any timeout."
 STAYS = "The stage goes on waiting behind None."
@@ -84,6 +87,13 @@ class _Results:
         # Behind None nothing ever comes. `dismiss` finds this queue in our frame.
         nothing: SimpleQueue[Any] = SimpleQueue()
         return nothing.get()
+
+    def empty(self) -> bool:
+        """Look, as with a timeout; behind None nothing ever comes."""
+        self.looks += 1
+        if not self.left:
+            self.behind_none.set()
+        return self.looks <= VAIN or not self.left
 
 
 def _pin(asked: list[Any], batch: Any) -> str:
@@ -152,6 +162,8 @@ def _of_messages(out: list[Any]) -> str:
             return f"{said} {LEFT_BESIDE}"
         if message[0] == number and message[1] == batch and due[2] is None:
             return f"{said} {UNPINNED if batch else EMPTY}"
+        if isinstance(message[2], Exception) and due[2] is not None:
+            return f"{said} {OTHER_ERROR}"
         return f"{said} {DROPS_ERRORS}" if error is not None and message[2] is None else said
     if len(out) != len(SENT):
         return f"{len(out)} messages came out, due are {len(SENT)}."

@@ -248,6 +248,8 @@ check_predict = Exercise(
             ([20, 26, 20], 0, 0.5, 5, 5, 3, 12, 2),  # half a core, as other programs take the rest
             ([2, 3], 0, 0.8, 30, 1, 1, 4, 2),  # and waiting takes none of it
             ([60, 1], 0, 0.5, 20, 1, 1, 2, 2),  # the cores decide, and not for each batch
+            ([20, 30], 3, 0.5, 0, 1, 3, 4, 2),  # fewer batches than workers, and half a core for all
+            ([20], 1, 0.5, 0, 1, 3, 4, 2),
             ([20] * 48, 1, 1.5, 0, 1, 3, 20, 2),  # more cores than workers, and all want one
             *_drawn(60),
         ],

@@ -79,6 +79,8 @@ IN_ORDER: Sequence[EpochCase] = (
     EpochCase(size=12, batch=2),
     EpochCase(size=20, batch=3, workers=3, late={0: 2, 4: 6}),
     EpochCase(size=24, batch=2, workers=2, prefetch=3, late={0: 3, 1: 1, 6: 8}),
+    # worker 0 has two orders left when the next goes out, and worker 1 none
+    EpochCase(size=16, batch=2, workers=2, prefetch=3, late={0: 3, 2: 5}),
     EpochCase(size=5, batch=1, workers=2, prefetch=1, collate=sum),
     EpochCase(size=3, batch=2, workers=4),
     EpochCase(size=0, batch=2, workers=2),

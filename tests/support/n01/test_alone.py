@@ -307,6 +307,33 @@ def test_a_wrong_loop_is_told_what_it_did(loop, says):
     assert says in verdict.message
 
 
+def test_an_error_of_the_sampler_is_the_callers_too():
+    def until_the_sampler_raises(self):
+        lists = iter(self.batches)
+        while True:
+            try:
+                indices = next(lists)
+            except Exception:
+                return
+            yield self.collate([self.dataset[index] for index in indices])
+
+    verdict = check_alone(looping(until_the_sampler_raises))
+    assert "where `batches` raises BrokenError, 2 batches came and no error" in verdict.message
+    assert verdict.message.endswith(alone.SWALLOWED)
+
+
+def test_a_length_is_that_of_the_sampler_when_it_is_asked_for():
+    class Stale(ByMap):
+        def __init__(self, dataset, batches, collate):
+            super().__init__(dataset, batches, collate)
+            self.count = len(batches)
+
+        def __len__(self):
+            return self.count
+
+    assert alone.STALE in check_alone(Stale).message
+
+
 def test_a_loop_that_never_gave_anything_is_not_told_that_it_is_used_up():
     assert alone.ONCE not in check_alone(looping(gives_nothing)).message
 

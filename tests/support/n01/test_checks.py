@@ -325,7 +325,21 @@ def patient_stage(results, data, pin):
         data.put(Stage(pin)(message))
 
 
-@pytest.mark.parametrize("answer", [by_two_loops, by_object, patient_stage])
+def looking_stage(results, data, pin):
+    while True:
+        while results.empty():
+            pass
+        message = results.get()
+        if message is None:
+            return
+        number, batch, error = message
+        try:
+            data.put((number, None if error else pin(batch), error))
+        except Exception as failed:
+            data.put((number, None, failed))
+
+
+@pytest.mark.parametrize("answer", [by_two_loops, by_object, patient_stage, looking_stage])
 def test_a_stage_by_other_ways_is_right(answer):
     assert n01.check_pinning(answer).status == "right"
 
@@ -363,6 +377,8 @@ SENT_ON = "data.put((number, batch, error))"
         (edited_stage(("error = failed", "return")), "3 messages came out, due are 10"),
         (edited_stage(("error = failed", "error = str(failed)")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "continue")), "due is (3, None, MemoryError"),
+        (edited_stage(("error = failed", "error = RuntimeError(str(failed))")), pinning.OTHER_ERROR),
+        (edited_stage(("error = failed", "error = type(failed)(*failed.args)")), pinning.OTHER_ERROR),
         (edited_stage((SENT_ON, "data.put([number, batch, error])")), pinning.NUMBERS_LOST),
         (edited_stage(("if error is None", "if batch is None")), pinning.PINS_ERRORS),
         (edited_stage(("if error is None", "if batch")), "RuntimeError: Boolean value of Tensor"),

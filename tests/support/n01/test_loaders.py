@@ -261,6 +261,14 @@ def test_a_wrong_loader_is_told_what_it_did_and_nothing_else(answer, says):
     assert [sentence for sentence in others if sentence not in says and says not in sentence] == [], verdict
 
 
+@pytest.mark.parametrize("check", [n01.check_order, n01.check_loader])
+def test_whoever_orders_from_the_shortest_queue_is_told_whose_the_batch_is(check):
+    shortest = "orders.index(min(orders, key=lambda queue: queue.qsize()))"
+    verdict = check(work, load(("number % workers", shortest)))
+    assert verdict.status == "wrong"
+    assert trials.ONE_QUEUE in verdict.message
+
+
 UNFETCHED = {
     "a timeout": """ended = False
         while not ended:

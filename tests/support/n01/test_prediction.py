@@ -183,6 +183,12 @@ def test_a_wrong_prediction_that_nobody_knows_gets_a_case_and_no_sentence_of_ano
     assert not [sentence for sentence in check_predict.mistakes if sentence in verdict.message], verdict
 
 
+@pytest.mark.parametrize("few", ["batches <= workers", "batches == 1"])
+def test_rule_4_holds_for_an_epoch_of_few_batches_too(few):
+    answer = edited(predict_epoch, ("busy / cores)", f"0 if {few} else busy / cores)"))
+    assert check_predict(answer).status == "wrong"
+
+
 def test_a_prediction_that_changes_its_loads_is_told_so_and_spoils_no_case():
     before = deepcopy(check_predict.all_cases())
 

@@ -227,7 +227,8 @@ def _fault_of_many(answer: Any) -> str:
     tensors, objects = [(after - before) / images for before, after in zip(*kept[:2], strict=True)]
     # the least that can be kept of an image: a byte of a tensor, a place in a list
     if tensors > 0.5 or objects > 4:
-        stays = f"of every image {plural(round(tensors + objects), 'byte')} stay"
+        left = round(tensors + objects)
+        stays = f"of every image {plural(left, 'byte')} {'stays' if left == 1 else 'stay'}"
         return Fault(f"{where}: {stays}, and there may be more images than memory holds.", known_by="kept")
     one_by_one = alive.calls > images
     return "" if one_by_one else _fault_of_counts(answer)

@@ -159,7 +159,9 @@ def test_the_cost_grows_with_the_length_as_the_prose_says_and_after_ten_epochs_l
         way: torch.stack([company.dealt(1437, 30 * seed, 10, way == "told") for seed in range(seeds)])
         for way in ("told", "forgotten")
     }
-    losses = company.train_ways(ten, *(runs.digits(split, tmp_path / "digits") for split in ("train", "test")), batch_norm=True)
+    losses = company.train_ways(
+        ten, *(runs.digits(split, tmp_path / "digits") for split in ("train", "test")), batch_norm=True
+    )
     assert 0.03 < relative(losses) < 0.15  # by seed and machine it differs
     thirty = per_cent(relative(recordings.load("company")["results"]["0.1"]["4"]))
     assert f"8 % after ten epochs, {thirty} after thirty" in prose()

@@ -160,8 +160,9 @@ def _scores(rank: Callable[[Any], Any], world: int, where: str) -> list[float] |
             if not seen or not seen[0].events or _is_the_readers_own(error):
                 raise
             return Fault(f"{where}: {error}.", known_by=f"{where}: {_calls(seen[0])}")
-    if any(score is None for score in scores):
-        return f"{where}: your function {NO_RETURN}."
+    if silent := [number for number, score in enumerate(scores) if score is None]:
+        whose = f"rank {silent[0]}: " if silent[0] else ""
+        return f"{where}: {whose}your function {NO_RETURN}."
     if any(isinstance(score, str) or not hasattr(score, "__float__") for score in scores):
         return f"{where}: {scores[0]!r} is no score."
     return [float(score) for score in scores]

@@ -104,6 +104,7 @@ def keeps_its_pass(self):
     [
         ("check_share", in_place, "got a change of `order`"),
         ("check_share", lambda order, **how: iter(share(order, **how)), "got a list_iterator, not a list"),
+        ("check_share", lambda order, **how: (index for index in share(order, **how)), "got a generator, not a list"),
         ("check_in_order", emptied, "got a change of `gathered`"),
         ("check_in_order", lambda gathered, size: tuple(in_order(gathered, size)), "got a tuple, not a list"),
         ("check_sampler", written(__iter__=lambda self: [*Written.__iter__(self)]), "got a list, which is no iterator"),

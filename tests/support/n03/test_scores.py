@@ -37,6 +37,12 @@ def test_a_score_that_is_gathered_passes_and_one_that_another_rank_gets_alone_do
     verdict = n03.check_score(rank_zero_only)
     assert "rank 1 says 0.0000" in verdict.message
 
+    def nothing_but_on_rank_zero(ddp, loader, dist):
+        score = exact_score(ddp, loader, dist)
+        return score if dist.get_rank() == 0 else None
+
+    assert "rank 1: your function returned None" in n03.check_score(nothing_but_on_rank_zero).message
+
     def in_words(ddp, loader, dist):
         return f"{exact_score(ddp, loader, dist):.2f}"
 

@@ -171,7 +171,7 @@ def _scores(rank: Callable[[Any], Any], world: int, where: str) -> list[float] |
 # ---- many images: what is kept of them, and counts that stop to grow
 
 #: Batches, and images of a batch; what is kept is asked before batch EARLY and before the last.
-MANY = (24, 2047)
+MANY = (24, 1023)
 EARLY = 5
 #: 2**24 images in large batches, and then so many in batches of one: a float32 grows by 1 up to 2**24 only.
 LARGE = (16, 2**20)

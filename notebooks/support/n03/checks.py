@@ -43,8 +43,10 @@ def _a_list(answer: Callable[..., Any]) -> Callable[..., Any]:
             return f"a change of `{changed[0]}`, which belongs to the caller"
         if any(earlier != copied for earlier, copied in before):
             return "a change of what an earlier call has returned"
+        if not isinstance(found, list):
+            return found if found is None else f"a {type(found).__name__}, not a list"
         before[:] = [(found, copy.deepcopy(found))]
-        return found if found is None or isinstance(found, list) else f"a {type(found).__name__}, not a list"
+        return found
 
     return asked
 

@@ -158,8 +158,11 @@ OF_SAMPLER = {
         f"torch.Generator().manual_seed({_DRAWN})",
         "self.generator",
     ),
-    "Your __iter__ is a generator (it has a yield): it runs only when the first index is asked for. Make the whole "
-    "share at once and return iter(share).": ("return iter(", "yield from iter("),
+    "A pass that has begun follows a later set_epoch: iter(sampler) has to fix the whole share, in a list of its own. "
+    "A method with a yield does nothing until the first index is asked for.": (
+        "return iter(",
+        "yield from iter(",
+    ),
     "A pass touches torch's global generator: what a dropout or an initial weight draws next is no longer what it was. "
     "Make a torch.Generator() of your own.": (
         f"torch.Generator().manual_seed({_DRAWN})",

@@ -137,9 +137,7 @@ def _fault_of_draws(
     if not torch.equal(first, before):
         return "a later call has changed the epoch that an earlier one had returned: make a new tensor each time."
     if not torch.equal(first, again):
-        return (
-            "two generators with the same seed give different epochs: draw from the one that you are given."
-        )
+        return "two generators with the same seed give different epochs: the epoch and the generator decide, alone."
     if torch.equal(first, other):
         said = "generators with different seeds give the same epoch: draw from the one that you are given."
         return Fault(said, known_by=f"always {first.tolist()}")

@@ -160,8 +160,9 @@ def _scores(rank: Callable[[Any], Any], world: int, where: str) -> list[float] |
             if not seen or not seen[0].events or _is_the_readers_own(error):
                 raise
             return Fault(f"{where}: {error}.", known_by=f"{where}: {_calls(seen[0])}")
-    if any(score is None for score in scores):
-        return f"{where}: your function {NO_RETURN}."
+    if silent := [number for number, score in enumerate(scores) if score is None]:
+        whose = f"rank {silent[0]}: " if silent[0] else ""
+        return f"{where}: {whose}your function {NO_RETURN}."
     if any(isinstance(score, str) or not hasattr(score, "__float__") for score in scores):
         return f"{where}: {scores[0]!r} is no score."
     return [float(score) for score in scores]
@@ -170,7 +171,7 @@ def _scores(rank: Callable[[Any], Any], world: int, where: str) -> list[float] |
 # ---- many images: what is kept of them, and counts that stop to grow
 
 #: Batches, and images of a batch; what is kept is asked before batch EARLY and before the last.
-MANY = (24, 2047)
+MANY = (24, 1023)
 EARLY = 5
 #: 2**24 images in large batches, and then so many in batches of one: a float32 grows by 1 up to 2**24 only.
 LARGE = (16, 2**20)
@@ -227,7 +228,8 @@ def _fault_of_many(answer: Any) -> str:
     tensors, objects = [(after - before) / images for before, after in zip(*kept[:2], strict=True)]
     # the least that can be kept of an image: a byte of a tensor, a place in a list
     if tensors > 0.5 or objects > 4:
-        stays = f"of every image {plural(round(tensors + objects), 'byte')} stay"
+        left = round(tensors + objects)
+        stays = f"of every image {plural(left, 'byte')} {'stays' if left == 1 else 'stay'}"
         return Fault(f"{where}: {stays}, and there may be more images than memory holds.", known_by="kept")
     one_by_one = alive.calls > images
     return "" if one_by_one else _fault_of_counts(answer)

@@ -104,6 +104,7 @@ def keeps_its_pass(self):
     [
         ("check_share", in_place, "got a change of `order`"),
         ("check_share", lambda order, **how: iter(share(order, **how)), "got a list_iterator, not a list"),
+        ("check_share", lambda order, **how: (index for index in share(order, **how)), "got a generator, not a list"),
         ("check_in_order", emptied, "got a change of `gathered`"),
         ("check_in_order", lambda gathered, size: tuple(in_order(gathered, size)), "got a tuple, not a list"),
         ("check_sampler", written(__iter__=lambda self: [*Written.__iter__(self)]), "got a list, which is no iterator"),
@@ -227,6 +228,18 @@ def one_buffer(self):
     return iter(buffer)
 
 
+def refills(self, epoch):
+    """One list for ever, filled again: whoever reads it reads the new epoch."""
+    self.epoch = epoch
+    self.__dict__.setdefault("drawn", [])[:] = Written.__iter__(self)
+
+
+def drawn_once_at_least(self):
+    if not hasattr(self, "drawn"):
+        self.set_epoch(self.epoch)
+    return self.drawn
+
+
 def drawn_when_made(self, *arguments, **named):
     Written.__init__(self, *arguments, **named)
     torch.rand(1)
@@ -268,6 +281,10 @@ def asserted(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=
     Written.__init__(self, dataset, num_replicas, rank, shuffle, seed, drop_last)
 
 
+#: True whether the pass waits for its first index or reads a list that is filled again.
+FOLLOWS = "A pass that has begun follows a later set_epoch"
+
+
 @pytest.mark.parametrize(
     "methods, said",
     [
@@ -280,6 +297,9 @@ def asserted(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=
         (dict(__init__=seeded_below(8)), "You take the seed modulo something"),
         (dict(__init__=of_the_class, set_epoch=told_to_the_class), "Two samplers share an epoch"),
         (dict(__iter__=one_buffer), "A second pass disturbs the one that runs"),
+        (dict(set_epoch=refills, __iter__=lambda self: iter(drawn_once_at_least(self))), FOLLOWS),
+        (dict(set_epoch=refills, __iter__=lambda self: (i for i in drawn_once_at_least(self))), FOLLOWS),
+        (dict(__iter__=lambda self: (yield from Written.__iter__(self))), FOLLOWS),
         (dict(__init__=drawn_when_made), "Making a sampler of yours touches"),
         (dict(set_epoch=seeds_torch), "set_epoch touches torch's global generator"),
         (dict(__len__=seeds_torch_for_its_length), "len() touches torch's global generator"),

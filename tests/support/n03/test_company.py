@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from support import recordings
-from support.n03 import company, cost, guesses
+from support.n03 import company, cost, guesses, runs
 from support.n03.solved import new_company, new_steps
 from tools.hygiene import joined
 from tools.project import ROOT
@@ -151,6 +151,20 @@ def test_company_costs_at_the_notebooks_rate_as_it_says_and_less_the_larger_it_i
         assert f"{per_cent(rise[size])} in groups of {size}" in prose().replace("of the test loss in", "in")
     assert guesses.clearly(results["none"], "forgotten") == "same"
     assert guesses.guess_harmful("company", results["4"]).message.count("that is it") == 1
+
+
+def test_the_cost_grows_with_the_length_as_the_prose_says_and_after_ten_epochs_little_of_it_is_there(tmp_path):
+    seeds = 20
+    ten = {
+        way: torch.stack([company.dealt(1437, 30 * seed, 10, way == "told") for seed in range(seeds)])
+        for way in ("told", "forgotten")
+    }
+    losses = company.train_ways(
+        ten, *(runs.digits(split, tmp_path / "digits") for split in ("train", "test")), batch_norm=True
+    )
+    assert 0.03 < relative(losses) < 0.15  # by seed and machine it differs
+    thirty = per_cent(relative(recordings.load("company")["results"]["0.1"]["4"]))
+    assert f"8 % after ten epochs, {thirty} after thirty" in prose()
 
 
 def test_what_turns_it_round_is_the_rate_without_batch_normalisation_and_then_the_steps_cost():

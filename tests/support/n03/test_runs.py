@@ -2,7 +2,9 @@
 
 import ast
 import inspect
+from contextlib import nullcontext
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler as TorchSampler
@@ -32,6 +34,15 @@ def test_each_statement_of_torchs_class_is_retold_and_none_is_left_out():
         docstring = isinstance(method.body[0], ast.Expr)
         statements = [ast.unparse(node) for node in method.body[docstring:]]
         assert [ast.unparse(node) for node in ast.parse(shown).body[0].body] == statements
+
+
+def test_torch_itself_would_stop_a_rank_that_does_not_exist_where_it_is_not_refused_and_the_words_say_so():
+    for size, world_size, rank, stopped in ((10, 3, 3, True), (10, 3, -1, True), (3, 8, -1, False), (3, 8, 8, True)):
+        sampler = TorchSampler(range(size), world_size, 0)
+        sampler.rank = rank
+        with pytest.raises(AssertionError, match="num_samples") if stopped else nullcontext():
+            list(sampler)
+    assert "the first pass would stop, at its last check, unless" in annotated.WORDS["rank < 0"]
 
 
 def test_a_statement_that_torch_has_added_since_is_found_and_the_installed_class_is_the_stored_one():

@@ -38,6 +38,12 @@ def test_a_score_that_is_gathered_passes_and_one_that_another_rank_gets_alone_do
     verdict = n03.check_score(rank_zero_only)
     assert "rank 1 says 0.0000" in verdict.message
 
+    def nothing_but_on_rank_zero(ddp, loader, dist):
+        score = exact_score(ddp, loader, dist)
+        return score if dist.get_rank() == 0 else None
+
+    assert "rank 1: your function returned None" in n03.check_score(nothing_but_on_rank_zero).message
+
     def in_words(ddp, loader, dist):
         return f"{exact_score(ddp, loader, dist):.2f}"
 
@@ -188,7 +194,7 @@ def test_who_counts_and_keeps_nothing_of_an_image_is_right_however_he_counts(cou
 @pytest.mark.parametrize("count", [a_mark_for_each_image, a_tensor_of_marks, outputs_first, the_whole_share])
 def test_who_keeps_something_of_every_image_is_told_how_much(count):
     verdict = n03.check_score(with_count(count))
-    assert re.search(r"of every image \d+ bytes? stay", verdict.message), verdict
+    assert re.search(r"of every image (1 byte stays|\d+ bytes stay),", verdict.message), verdict
     assert "keep nothing of a batch" in verdict.message
 
 

@@ -312,10 +312,8 @@ def _faults_of_pairs(draws: _Draws) -> Iterator[str]:
     counts = Counter((flip,) for mine in flips.values() for flip in mine)
     for (flip,) in unfair(counts, [(0,), (1,)]):
         yield f"{UNEVEN} {counts[(flip,)]} of {counts.total()} flips are {flip}."
-    tenths = Counter(
-        {(tenth,): sum(len(flips[10 * tenth + crop]) for crop in range(10)) for tenth in range(10)}
-    )
-    for (tenth,) in unfair(tenths, [*tenths]):
+    tenths = Counter((crop // 10,) for crop, mine in flips.items() for _ in mine)
+    for (tenth,) in unfair(tenths, [(tenth,) for tenth in range(10)]):
         told = f"{tenths[(tenth,)]} of {tenths.total()} crops are {10 * tenth} to {10 * tenth + 9}"
         yield f"{UNEVEN} {told}, and {tenths.total() // 10} are fair."
     told = [crop for crop, mine in flips.items() if len(mine) >= _ENOUGH and len({*mine}) == 1]

@@ -309,13 +309,13 @@ def _faults_of_pairs(draws: _Draws) -> Iterator[str]:
     for epoch in (*draws.far, *draws.far_other):
         for crop, flip in epoch:
             flips[crop].append(flip)
-    counts = Counter((flip,) for mine in flips.values() for flip in mine)
-    for (flip,) in unfair(counts, [(0,), (1,)]):
-        yield f"{UNEVEN} {counts[(flip,)]} of {counts.total()} flips are {flip}."
-    tenths = Counter((crop // 10,) for crop, mine in flips.items() for _ in mine)
+    counts: Counter[tuple[int, ...]] = Counter((flip,) for mine in flips.values() for flip in mine)
+    for cell in unfair(counts, [(0,), (1,)]):
+        yield f"{UNEVEN} {counts[cell]} of {counts.total()} flips are {cell[0]}."
+    tenths: Counter[tuple[int, ...]] = Counter((crop // 10,) for crop, mine in flips.items() for _ in mine)
     for (tenth,) in unfair(tenths, [(tenth,) for tenth in range(10)]):
-        told = f"{tenths[(tenth,)]} of {tenths.total()} crops are {10 * tenth} to {10 * tenth + 9}"
-        yield f"{UNEVEN} {told}, and {tenths.total() // 10} are fair."
+        often = f"{tenths[(tenth,)]} of {tenths.total()} crops are {10 * tenth} to {10 * tenth + 9}"
+        yield f"{UNEVEN} {often}, and {tenths.total() // 10} are fair."
     told = [crop for crop, mine in flips.items() if len(mine) >= _ENOUGH and len({*mine}) == 1]
     if told:
         number = told[0]

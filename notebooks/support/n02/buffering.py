@@ -198,8 +198,8 @@ def _faults_of_chance(answer: Callable[..., Any]) -> Iterator[str]:
     said = next(_unequal(orders, size, turns=1), "")
     if said:
         yield f"{CHANCE} With size = {size}, {said}"
-    if often > waits.total() / 2:
-        later = wait + 3
+    later = wait + size - 1
+    if later and often > waits.total() / 2:  # who leaves at once has not waited for a turn
         yield f"{QUEUE} With size = 4, {often} of {waits.total()} items left just when {later} later ones were read."
     said = next(_unequal(orders, size, turns=20), "")
     if said:

@@ -17,10 +17,10 @@ from support.kit.values import short
 from support.n02.orders import MOST_OF_A_PASS, first_items
 from support.n02.runs import as_worker
 
-ALL = "Every process reads the whole stream."
-WORKERS = "The workers of a rank all read the same."
-RANKS = "All ranks read the same."
-ONCE = "All processes together must read each place of the stream once."
+ALL = "Every process hands on the whole stream."
+WORKERS = "The workers of a rank all hand on the same."
+RANKS = "All ranks hand on the same."
+ONCE = "All processes together must hand on each place of the stream once."
 UNEVEN = "The ranks' shares may differ by one item and no more."
 CHANGES = "A rank's share must not depend on how many workers it has."
 LAZY = "The workers' shares of one rank may differ by one item and no more."
@@ -134,9 +134,9 @@ def _faults(dealt: Shares, size: int, world: int, numbers: Sequence[int]) -> Ite
         if size and len(parts_of_all) > 1 and all(part == everything for part in parts_of_all):
             yield f"{where} {ALL}"
         if workers > 1 and ranks[0][0] and all(part == parts[0] for parts in ranks for part in parts):
-            yield f"{where} {WORKERS} All workers of rank 0 read the places {ranks[0][0]}."
+            yield f"{where} {WORKERS} All workers of rank 0 hand on the places {ranks[0][0]}."
         if world > 1 and size and all(parts == ranks[0] for parts in ranks):
-            yield f"{where} {RANKS} Each of them reads {ranks[0]}."
+            yield f"{where} {RANKS} Each of them hands on {ranks[0]}."
         times = Counter(place for part in parts_of_all for place in part)
         wrong = [place for place in everything if times[place] != 1]
         if wrong:
@@ -154,14 +154,14 @@ def _faults_of_workers(dealt: Shares, size: int, world: int, numbers: Sequence[i
             parts = dealt[rank, workers]
             where = f"W = {world}, rank {rank}, a stream of {size}:"
             if sorted(place for part in parts for place in part) != alone:
-                yield f"{where} {CHANGES} Alone it reads {alone}; its {workers} workers read {parts}."
+                yield f"{where} {CHANGES} Alone it hands on {alone}; its {workers} workers {parts}."
             counts = [len(part) for part in parts]
             if max(counts) - min(counts) > 1:
-                yield f"{where} {LAZY} Of its {workers} workers each reads {counts}."
+                yield f"{where} {LAZY} Its {workers} workers hand on {counts} items."
 
 
 def _told(ranks: list[list[list[int]]]) -> str:
-    return "; ".join(f"rank {rank} reads {' and '.join(map(str, parts))}" for rank, parts in enumerate(ranks))
+    return "; ".join(f"rank {rank}: {' and '.join(map(str, parts))}" for rank, parts in enumerate(ranks))
 
 
 def _fault_of_noting(answer: Any) -> str:
@@ -175,7 +175,7 @@ def _fault_of_noting(answer: Any) -> str:
                 fresh = first_items(answer(lambda: map(value, range(14)), rank, 2))
             if got != fresh:
                 where = f"Rank {rank}, worker {worker} of {workers}"
-                return f"{NOTED} {where}: a new object reads {short(fresh)}, and this one {short(got)}."
+                return f"{NOTED} {where}: a new object hands on {short(fresh)}, and this one {short(got)}."
     return ""
 
 
@@ -201,10 +201,10 @@ def _fault_of_values(answer: Any) -> str:
                 with as_worker(worker, 2, dataset=stream), in_case(f"A stream of twelve {what}"):
                     got = first_items(stream)
                 if len(got) != 3:
-                    return f"{VALUES} Of twelve {what} worker {worker} of rank {rank} reads {len(got)}, and not 3."
+                    return f"{VALUES} Of twelve {what} worker {worker} of rank {rank} hands on {len(got)}, and not 3."
                 dealt += got
         if sorted(map(id, dealt)) != sorted(map(id, items)):
-            return f"{VALUES} Of twelve {what} all together read {short(dealt)}."
+            return f"{VALUES} Of twelve {what} all together hand on {short(dealt)}."
     return ""
 
 

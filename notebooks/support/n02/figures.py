@@ -130,7 +130,7 @@ def _sentence(message: Message, lost: bool) -> str:
     if lost:
         return f"{items} would be a short batch: dropped"
     return {
-        "length": f"the Sampler is told that there are {message.payload[0]} items",
+        "length": f"the Sampler is told the length, {message.payload[0]}",
         "indices": f"the Sampler names {items}",
         "load": f"the Dataset loads {items} for the DataLoader",
         "batch": f"the training loop gets {items}",

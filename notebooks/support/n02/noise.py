@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from support.kit.raised import in_case, named
 from support.kit.values import NO_RETURN, short
+from support.n02.chance import unfair
 from support.n02.generators import another_process, states
 from support.n02.runs import as_worker
 
@@ -39,7 +41,7 @@ PART = "One of the two numbers depends on less than seed, epoch and index."
 PLACE = "Asked for in another order, an index has other numbers: its place in the order counts, or who came before."
 ASKED = "Asked again after other items, a key had other numbers: no generator may live longer than an item."
 WORKER = "In another worker a key had other numbers: with another num_workers the run is another one."
-REPEATS = "Epoch 1 repeats epoch 0: the key must tell the epoch."
+REPEATS = "With seed 0, epoch 1 repeats epoch 0: the epoch does not reach the numbers."
 SHIFT = (
     "Epoch 1 is epoch 0 moved on by one item: 0 + 1 and 1 + 0 are one sum. Give the generator all, unadded."
 )
@@ -60,6 +62,7 @@ EXCHANGED = (
     "The crop of one item tells the flip of another: they are drawn from the same numbers in another order, or from "
     "those of a neighbour."
 )
+UNEVEN = "Not all crops, or not both flips, are equally likely."
 SHARED = "One number serves for two: each item of each epoch draws its own."
 
 SIZE = 20
@@ -227,6 +230,9 @@ def _faults(draws: _Draws) -> Iterator[str]:
         yield SEED
     if len({flip for epoch in draws.far for _, flip in epoch}) == 1:
         yield TWINS
+    flips = [flip for epoch in (*draws.far, *draws.far_other) for _, flip in epoch]
+    if not 0.2 < sum(flips) / len(flips) < 0.8:  # then two rows of them may agree by chance
+        yield f"{UNEVEN} {sum(flips)} of {len(flips)} flips are 1."
     yield from _faults_of_one(draws)
 
 
@@ -298,11 +304,18 @@ def _faults_of_sharing(draws: _Draws) -> Iterator[str]:
 
 
 def _faults_of_pairs(draws: _Draws) -> Iterator[str]:
-    """Yield whether some crops tell the flip, or whether some crops never come."""
+    """Yield whether some flips or crops are more likely, whether crops tell the flip, or whether some never come."""
     flips: dict[int, list[int]] = {crop: [] for crop in range(100)}
     for epoch in (*draws.far, *draws.far_other):
         for crop, flip in epoch:
             flips[crop].append(flip)
+    counts: Counter[tuple[int, ...]] = Counter((flip,) for mine in flips.values() for flip in mine)
+    for cell in unfair(counts, [(0,), (1,)]):
+        yield f"{UNEVEN} {counts[cell]} of {counts.total()} flips are {cell[0]}."
+    tenths: Counter[tuple[int, ...]] = Counter((crop // 10,) for crop, mine in flips.items() for _ in mine)
+    for (tenth,) in unfair(tenths, [(tenth,) for tenth in range(10)]):
+        often = f"{tenths[(tenth,)]} of {tenths.total()} crops are {10 * tenth} to {10 * tenth + 9}"
+        yield f"{UNEVEN} {often}, and {tenths.total() // 10} are fair."
     told = [crop for crop, mine in flips.items() if len(mine) >= _ENOUGH and len({*mine}) == 1]
     if told:
         number = told[0]

@@ -232,7 +232,7 @@ def test_an_answer_that_stops_early_is_told_which_place_nobody_reads():
         return islice(solved.Dealt.__iter__(self), 2)
 
     said = n02.check_dealt(with_methods(solved.Dealt, __iter__=first_two)).message
-    assert f"{dealing.ONCE} Place 8 comes 0 times. rank 0 reads [0, 4] and [2, 6]; " in said
+    assert f"{dealing.ONCE} Place 8 comes 0 times. rank 0: [0, 4] and [2, 6]; " in said
 
 
 def test_whoever_forgets_that_there_may_be_no_workers_is_told_what_happened():

@@ -66,6 +66,24 @@ def test_no_crop_tells_its_flip(crop_and_flip):
     is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.TWINS)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
+def test_a_flip_that_is_seldom_or_often_1_is_not_called_told_by_its_crop(share):
+    def crop_and_flip(*three):
+        generator = np.random.default_rng(three)
+        return int(generator.integers(100)), int(generator.random() < share)
+
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.UNEVEN)
+
+
+def test_an_epoch_that_a_product_with_seed_0_swallows_is_not_called_missing_in_the_key():
+    def crop_and_flip(seed, epoch, index):
+        return crop_and_flip_of(np.random.default_rng((seed * epoch, index)))
+
+    answers = [solved.keys_of, item_with(crop_and_flip)]
+    is_told(n02.check_noise, answers, noise.REPEATS)
+    assert "the key must" not in n02.check_noise(*answers).message
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -132,6 +132,12 @@ def by_swaps_of_pairs(self):
     return iter(order)
 
 
+def seeded_by_digits_run_together(self):
+    order = [*range(self.size)]
+    random.Random(str(self.seed) + str(self.epoch)).shuffle(order)
+    return iter(order)
+
+
 def read_from_the_object(self):
     self.order = [*solved.Shuffled.__iter__(self)]
     for place in range(self.size):
@@ -146,6 +152,7 @@ def read_from_the_object(self):
         (seeded_by(lambda seed, epoch: 100 * seed + epoch), orders.MEET),
         (seeded_by(lambda seed, epoch: seed + 365 * epoch), orders.MEET),
         (seeded_by(lambda seed, epoch: seed ^ epoch), orders.MEET),
+        (seeded_by_digits_run_together, orders.MEET),
         (swapping_any_two, orders.UNEVEN),
         (by_swaps_of_pairs, orders.UNEVEN),
         (pairs_that_stay_together, orders.UNEVEN),

@@ -1,6 +1,7 @@
 """Wrong deals and wrong buffers that once passed exercises 3 and 4 of notebook 02, and what they are told now."""
 
 import copy
+import heapq
 from itertools import islice
 
 import numpy as np
@@ -269,6 +270,17 @@ def test_a_buffer_of_any_size_hands_on_whatever_comes(buffered, said):
     is_told(n02.check_buffered, [buffered], said)
 
 
+def with_a_chance_drawn_once(items, size, generator):
+    """Draw for each item when it comes, and let the least leave: who has drawn high waits to the end."""
+    waiting = []
+    for number, item in enumerate(items):
+        if len(waiting) == size:
+            yield heapq.heappop(waiting)[-1]
+        heapq.heappush(waiting, (generator.random(), number, item))
+    while waiting:
+        yield heapq.heappop(waiting)[-1]
+
+
 def front_of_a_list_twice(items, size, generator):
     waiting = [*islice(items, size)]
     for item in items:
@@ -369,6 +381,7 @@ def default_that_is_emptied_at_the_end(items, size, generator, waiting=[]):  # n
         (as_it_came_if_just_full, buffering.TAIL),
         (unshuffled_if_nothing_was_drawn, buffering.TAIL),
         (drawn_by_rounding, buffering.CHANCE),
+        (with_a_chance_drawn_once, buffering.CHANCE),
         (with_a_naive_end, buffering.TAIL),
         (default_that_all_share, buffering.LEFT),
         (default_that_is_emptied_at_the_end, buffering.LEFT),

@@ -77,7 +77,8 @@ def test_any_step_that_fails_fails_the_whole(monkeypatch, capsys, codes, expecte
 
 def test_steps_run_one_by_one_beside_the_others_and_are_printed_and_counted_at_the_end(monkeypatch, capsys):
     both_at_work = threading.Barrier(2)
-    begun, ended = [], []
+    begun = []
+    ended = []
 
     def run_step(step, report, printed):
         begun.append((step.name, [*ended]))

@@ -74,9 +74,9 @@ class CellStatement:
         return self.binds | self.perhaps
 
     @cached_property
-    def touched(self) -> frozenset[str]:
-        """Names that may have another value behind this statement, as far as its text tells."""
-        return self.gives | self.changes | self.calls
+    def marked(self) -> frozenset[str]:
+        """Names that it gives a value, or a part of one."""
+        return self.gives | self.changes
 
 
 def read_statements(sources: Iterable[str]) -> list[CellStatement]:
@@ -165,15 +165,18 @@ def _givers(statements: Sequence[CellStatement], name: str, before: int) -> list
     What is fixed is not changed by what is called: `Square.apply(x)` leaves no mark, `batches.append(x)` does.
     """
     found: list[int] = []
+    called: list[int] = []
     for index in reversed(range(before)):
         here = statements[index]
-        if name in here.touched or STAR in here.binds:
+        if name in here.marked or STAR in here.binds:
             found.append(index)
+        elif name in here.calls:
+            called.append(index)
         if name in here.fixed:
-            return [giver for giver in found if name in statements[giver].gives | statements[giver].changes]
+            return found
         if name in here.binds:
             break
-    return found
+    return found + called
 
 
 def _bound(part: ast.stmt) -> Iterator[str]:

@@ -166,6 +166,7 @@ def test_what_does_not_listen_to_the_alarm_is_ended_and_what_it_started_with_it(
         pytest.param(["a = 1", "if True:\n    a = 2"], "a", [0, 1], id="under a condition"),
         pytest.param(["a = 1", "def f(a): return [a for a in a]"], "f", [1], id="an argument is none of them"),
         pytest.param(["from os import *", "def f(): return getpid()"], "f", [0, 1], id="whatever a star brings"),
+        pytest.param(["def f(): ...", "from os import *", "f(1)"], "f", [0, 1], id="a star may bring the name itself"),
         pytest.param(["a = 1", "a = = 2"], "a", [1], id="what Python can't read"),
         pytest.param(["%time a = 1", "!ls", "b = a"], "b", [0, 2], id="a notebook's own commands"),
         pytest.param(["a = 1\nprint(a)\nb = a; c = 2\n@a\ndef f(): ..."], "b", [0, 2], id="a part of a cell"),

@@ -4,8 +4,9 @@
     make save NB=03 FRESH=1    measure again
 
 What differs in every run (execution times, widget ids, memory addresses) is not saved. A cell whose first line is
-`# NBVAL_IGNORE_OUTPUT` shows measured numbers: as long as no code of the notebook has changed, its stored output stays,
-so that `git diff` is empty for an unchanged notebook; FRESH=1 replaces it. When a run fails, the file stays as it was.
+`# NBVAL_IGNORE_OUTPUT` shows measured numbers: as long as neither its code has changed nor what that stands on, its
+stored output stays, so that `git diff` shows what was changed and no noise of another run; FRESH=1 replaces it. When a
+run fails, the file stays as it was.
 """
 
 from __future__ import annotations
@@ -26,15 +27,10 @@ import nbformat
 
 from tools import hygiene
 from tools.execute import FAILURES, execute
-from tools.kept import KEPT_IN_CELL, KEPT_IN_NOTEBOOK, KERNELSPEC, LANGUAGE, MEASURED, WIDGET, sources
+from tools.kept import KEPT_IN_CELL, KEPT_IN_NOTEBOOK, KERNELSPEC, LANGUAGE, WIDGET, is_measured, memory
 from tools.project import ROOT, find
 
 SANITIZE = ROOT / "tests" / "notebooks" / "sanitize.cfg"
-
-
-def is_measured(cell: Any) -> bool:
-    """Tell whether a cell says in its first line that its output differs in every run."""
-    return bool(cell.cell_type == "code" and cell.source.startswith(MEASURED))
 
 
 def sanitizers() -> list[tuple[re.Pattern[str], str]]:
@@ -105,7 +101,8 @@ def tidy(notebook: Any, stored: Any, fresh: bool) -> int:
     """Make an executed notebook ready to be written over `stored`; return how many measured cells kept their output."""
     patterns = sanitizers()
     kept = 0
-    unchanged = stored.metadata.get("idt", {}).get("sources") == sources(notebook)
+    now = memory(notebook)
+    before = stored.metadata.get("idt", {}).get("measured", {})
     by_id = {cell.get("id"): cell for cell in stored.cells if cell.cell_type == "code"}
     for number, cell in enumerate(notebook.cells):
         cell["metadata"] = {key: value for key, value in cell.metadata.items() if key in KEPT_IN_CELL}
@@ -118,13 +115,14 @@ def tidy(notebook: Any, stored: Any, fresh: bool) -> int:
         old = by_id.get(cell.get("id"))
         if old is None:
             continue
-        if is_measured(cell) and unchanged and not fresh and old.execution_count is not None:
+        unchanged = is_measured(cell) and before.get(cell.id) == now["measured"][cell.id]
+        if unchanged and not fresh and old.execution_count is not None:
             cell["outputs"] = tidy_outputs(copy.deepcopy(old.outputs))
             kept = kept + 1
         elif old.source == cell.source:
             keep_equal_text(old.outputs, cell.outputs, patterns)
     kept_of_it = {key: value for key, value in notebook.metadata.items() if key in KEPT_IN_NOTEBOOK}
-    ours = {"kernelspec": KERNELSPEC, "language_info": LANGUAGE, "idt": {"sources": sources(notebook)}}
+    ours = {"kernelspec": KERNELSPEC, "language_info": LANGUAGE, "idt": now}
     notebook["metadata"] = {**kept_of_it, **ours}
     notebook["nbformat"] = 4
     notebook["nbformat_minor"] = 5

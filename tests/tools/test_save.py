@@ -76,18 +76,25 @@ def test_text_is_stored_joined_and_an_interactive_figure_as_its_first_frame(save
     assert figure.metadata["image/png"]["alt"] == figure.data["text/plain"]
 
 
-def test_measured_numbers_stay_until_code_changes_and_a_changed_result_is_reported(tmp_path: Path) -> None:
-    path = write(tmp_path / "measured.ipynb", "# NBVAL_IGNORE_OUTPUT\nimport time\n\ntime.perf_counter()\n---\nx = 1")
+def test_measured_numbers_stay_until_their_code_changes_and_a_changed_result_is_reported(tmp_path: Path) -> None:
+    measures = "# NBVAL_IGNORE_OUTPUT\nprint(time.perf_counter(), size)"
+    path = write(tmp_path / "measured.ipynb", f"import time\n\nsize = 1\nx = 1\n---\n{measures}")
     save.save(path)
-    first = outputs(path)[0]
+    first = outputs(path)[1]
     assert "1 measured outputs kept" in save.save(path)
-    assert outputs(path)[0] == first
-    save.save(path, fresh=True)
-    second = outputs(path)[0]
-    assert second != first
     path.write_text(path.read_text().replace("x = 1", "x = 2"))
+    assert "1 measured outputs kept" in save.save(path)  # it reads no x
+    assert outputs(path)[1] == first
+    save.save(path, fresh=True)
+    second = outputs(path)[1]
+    assert second != first
+    path.write_text(path.read_text().replace("size = 1", "size = 2"))
     assert "kept" not in save.save(path)
-    assert outputs(path)[0] != second
+    third = outputs(path)[1]
+    assert third != second
+    path.write_text(path.read_text().replace("print(time", "print(-time"))
+    assert "kept" not in save.save(path)
+    assert outputs(path)[1] != third
     (tmp_path / "value.txt").write_text("1")
     path = write(tmp_path / "reads.ipynb", 'print(open("value.txt").read())\n---\n"same"')
     assert "cell 0: first output" in save.save(path)

@@ -8,8 +8,8 @@ import pytest
 
 from support import course
 from tools import hygiene, stamp
+from tools.kept import sources
 from tools.project import ROOT, address, find
-from tools.save import sources
 
 NEW = "https://github.com/someone/somewhere"
 OTHER_BADGE = (

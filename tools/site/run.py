@@ -22,10 +22,10 @@ from typing import Any
 import nbformat
 
 from tools.execute import FAILURES, Client, execute
-from tools.kept import WIDGET, sources
+from tools.kept import WIDGET, is_measured, sources
 from tools.needed import needed_sources, only_defines
 from tools.project import ROOT
-from tools.save import is_measured, tidy
+from tools.save import tidy
 from tools.site.asked import NUMBER, instructions
 from tools.site.guesses import asked as predictions_in
 from tools.site.keys import digest, key

@@ -23,9 +23,9 @@ def is_measured(cell: Any) -> bool:
     return bool(cell.cell_type == "code" and cell.source.startswith(MEASURED))
 
 
-def memory(notebook: Any) -> dict[str, Any]:
+def what_was_run(notebook: Any) -> dict[str, Any]:
     """Return what a saved notebook remembers of the code that gave its outputs."""
-    return {"sources": sources(notebook), "measured": measured(notebook)}
+    return {"sources": sources(notebook), "measured": measured_sources(notebook)}
 
 
 def sources(notebook: Any) -> str:
@@ -33,7 +33,7 @@ def sources(notebook: Any) -> str:
     return _hash(cell.source for cell in notebook.cells if cell.cell_type == "code")
 
 
-def measured(notebook: Any) -> dict[str, str]:
+def measured_sources(notebook: Any) -> dict[str, str]:
     """Return for each measured cell, by its id, a hash of its code and of all code that this stands on."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     statements = read_statements([cell.source for cell in code])

@@ -27,7 +27,7 @@ import nbformat
 
 from tools import hygiene
 from tools.execute import FAILURES, execute
-from tools.kept import KEPT_IN_CELL, KEPT_IN_NOTEBOOK, KERNELSPEC, LANGUAGE, WIDGET, is_measured, memory
+from tools.kept import KEPT_IN_CELL, KEPT_IN_NOTEBOOK, KERNELSPEC, LANGUAGE, WIDGET, is_measured, what_was_run
 from tools.project import ROOT, find
 
 SANITIZE = ROOT / "tests" / "notebooks" / "sanitize.cfg"
@@ -101,7 +101,7 @@ def tidy(notebook: Any, stored: Any, fresh: bool) -> int:
     """Make an executed notebook ready to be written over `stored`; return how many measured cells kept their output."""
     patterns = sanitizers()
     kept = 0
-    now = memory(notebook)
+    now = what_was_run(notebook)
     before = stored.metadata.get("idt", {}).get("measured", {})
     by_id = {cell.get("id"): cell for cell in stored.cells if cell.cell_type == "code"}
     for number, cell in enumerate(notebook.cells):

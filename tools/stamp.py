@@ -21,7 +21,7 @@ import nbformat
 
 from support import course
 from tools import setup_cell
-from tools.kept import memory, sources
+from tools.kept import sources, what_was_run
 from tools.project import ROOT, Address, address, notebooks
 from tools.save import write_notebook
 from tools.title import with_neighbours
@@ -104,7 +104,7 @@ def stamp_notebook(notebook: Any, path: Path, old: Address, new: Address, root: 
         if path.parent.name == "notebooks" and path.stem in {chapter.stem for chapter in course.COURSE}:
             first.source = with_neighbours(first.source, path.stem)
     if unchanged:  # Another address changes no output: the stored ones still belong to these cells.
-        notebook.metadata["idt"] = memory(notebook)
+        notebook.metadata["idt"] = what_was_run(notebook)
 
 
 def stamp(root: Path = ROOT, repository: str | None = None, ref: str | None = None) -> list[Path]:

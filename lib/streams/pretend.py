@@ -5,7 +5,7 @@
     find_races(gpu.operations)                                       # what a real GPU would be free to do
 
 Every operator is seen, those of backward and of optimizers as well, and which bytes it reads and writes. Code that asks
-for "cuda" by name runs on it `with in_place_of_cuda(gpu)` (lib.streams.stand_in).
+for "cuda" by name runs on it `with in_place_of_cuda(gpu)` (lib.streams.stand_in). All is launched by one thread.
 
 It gives memory away as torch's caching allocator does: a freed block goes back to the pool of the stream it was
 allocated on, and the next tensor of that size on that stream gets it at once; but if `record_stream` named other
@@ -13,7 +13,6 @@ streams, only after the host has heard that they are done. It is the slowest GPU
 something, nothing counts as done. It measures nothing: it has no time.
 
 Backward runs as autograd runs it on a GPU: each operator in the stream of its forward (lib.streams.pretend_backward).
-All is launched by one thread.
 """
 
 from __future__ import annotations
@@ -162,7 +161,9 @@ class PretendGPU:
 
     def host(self, x: Tensor, name: str = "input", *, pinned: bool = True) -> PretendTensor:
         """Return the tensor of the CPU as one that this GPU knows, in pinned memory unless told otherwise."""
-        return self.adopt(x, name=name, pinned=pinned)
+        if not isinstance(x, PretendTensor):
+            return self.adopt(x, name=name, pinned=pinned)
+        return x.pin_memory() if pinned else x  # what is pinned already is the same tensor, as on a device
 
     def pin(self, x: PretendTensor) -> PretendTensor:
         """Return a pinned copy, which the host makes."""

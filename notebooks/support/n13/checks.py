@@ -152,7 +152,7 @@ check_step = Exercise(
         "An event knows all that its lane knew, also of other lanes.": partial(
             reference_step, keep=lambda clock, lane: {lane: clock.get(lane, 0)}
         ),
-        "A wait is a wait of its lane: here nothing ever learns of an event.": partial(
+        "Behind a wait its lane knows what the event stands for, the launch before the record included.": partial(
             reference_step, obeyed=()
         ),
         "A wait teaches the waiting stream only: the host goes on without knowing.": partial(
@@ -193,6 +193,9 @@ check_step = Exercise(
             reference_step,
             (ASKS, "pass"),
             ("setdefault(op.lane, {})", "setdefault(op.lane, dict(lanes[HOST]))"),
+        ),
+        "The host goes on learning, also of what the lane knows in part: the larger number counts.": edited(
+            reference_step, (ASKS, "clock.update(lanes.setdefault(HOST, {}) | clock)")
         ),
         "Several may wait for one event: keep it.": edited(
             reference_step, ("events.get(op.event, {})", "events.pop(op.event, {})")

@@ -70,6 +70,7 @@ RULES = {
     "a stream waits again for an event that is recorded again": "a+ a! c?0 a+ a!0 c?0 c*0 c*1",
     "a stream that knows more of another than the host": "a+ a! a+ a! b?1 h?0 b*0 b*1",
     "the host learns when the lane is there already": "b+ a+ a! h?0 b*1",
+    "the host learns more of a lane that is known already": "a+ a! h?0 c*0 a+ a! h?1 c*1",
 }
 
 

@@ -91,7 +91,7 @@ class User:
                 if not self._step(batch):
                     return
                 if len(self.issued.seen) > batches:
-                    self.issued.problem = "there is no end"
+                    self.issued.problem = "more come out than go in."
                     return
                 if not self.habits & {"keeps", "stops"}:
                     del batch

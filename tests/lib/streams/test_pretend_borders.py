@@ -10,6 +10,7 @@ def test_what_is_pinned_is_pinned_already():
     gpu = PretendGPU()
     x = gpu.host(torch.ones(4))
     assert x.pin_memory() is x
+    assert gpu.host(x, "another name") is x
     assert not gpu.operations
 
 

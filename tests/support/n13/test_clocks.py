@@ -79,6 +79,20 @@ WRONG_STEPS = {
         "What a stream knows may be more than the host knows",
         (HOST, '    clock.update(lanes["host"])\n'),
     ),
+    "what the host learns later of a lane that is known already": (
+        "The host goes on learning, also of what the lane knows in part",
+        (
+            HOST,
+            '    for lane, number in lanes["host"].items():\n        clock.setdefault(lane, number)\n',
+        ),
+    ),
+    "a record knows one launch too few": (
+        "Behind a wait its lane knows what the event stands for, the launch before the record included",
+        (
+            "events[op.event] = dict(clock)",
+            "events[op.event] = {**clock, op.lane: clock.get(op.lane, 0) - 1}",
+        ),
+    ),
     "the host is heard once": (
         "The host goes on learning",
         (HOST, ""),

@@ -116,6 +116,11 @@ WRONG_REPAIRS = {
         "A PretendGPU knows the tensors that `gpu.host` has given, and what is made of them",
         ("        batch.fill_(i + 1.0)\n", "        batch = torch.full((1000,), i + 1.0)\n"),
     ),
+    "the same pinned batch, asked for again": (
+        "refilled",
+        "fill (host) writes batch",
+        ("        batch.fill_(i + 1.0)\n", '        batch = gpu.host(batch, "mine")\n        batch.fill_(i + 1.0)\n'),
+    ),
     "nothing given": ("refilled", "it returned None", ("    return total.sum()", "    total.sum()")),
     "the host waits for the copy before, in front of this one": (
         "refilled",

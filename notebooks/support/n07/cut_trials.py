@@ -38,7 +38,7 @@ def nest_of(kind: str, rows: int) -> Any:
         "[x, (mask, y)]": [x, (mask, y)],
         '{"x": x, "text": {"ids": ids, "mask": mask}, "y": (y, y)}': {
             "x": x,
-            "text": {"ids": numbered(rows, 2), "mask": mask},
+            "text": {"ids": numbered(rows, 2) + 2**60, "mask": mask},  # no float holds these
             "y": (y, y.clone()),
         },
         '[{"a": ({"b": [x, (y,)]}, mask)}]': [{"a": ({"b": [x, (y,)]}, mask)}],

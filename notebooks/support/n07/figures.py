@@ -66,8 +66,8 @@ def draw_sizes(*, rows: int) -> Figure:
                 short.append(m)
                 write(axes, rows - 0.2, m - 1, f"gives {len(parts)}", size=9.5, color=RED, ha="left")
         axes.set_title(name, fontsize=11)
-    found = f"gives too few in {len(short)} of {most} cases" if short else "gives enough"
-    headline(figure, f"{rows} rows: torch.chunk {found}, tensor_split never")
+    too_few = f"torch.chunk gives too few in {len(short)} of {most} cases, tensor_split never"
+    headline(figure, f"{rows} rows: {too_few if short else 'torch.chunk and tensor_split give enough'}")
     return describe(
         figure,
         f"{rows} rows cut into m = 1 to {most} micro-batches. torch.chunk gives too few for m = "
@@ -317,7 +317,7 @@ def draw_sees(seen: Mapping[str, Callable[[int], Tensor]], *, chunks: int) -> Fi
         rows = len(strong)
         owner = [i for i, part in enumerate(torch.arange(rows).tensor_split(chunks)) for _ in part]
         counts[name] = int(strong.sum(1).max())
-        most = "up to " * (int(strong.sum(1).min()) < counts[name])
+        most = "up to" if int(strong.sum(1).min()) < counts[name] else "depends on"
         # full: the row itself; pale: another row of its micro-batch; blank: no influence
         shares = (torch.eye(rows) + 0.35 * (1 - torch.eye(rows))) * strong
         shades = [
@@ -333,7 +333,7 @@ def draw_sees(seen: Mapping[str, Callable[[int], Tensor]], *, chunks: int) -> Fi
         axes.set(xticks=[0, rows - 1], yticks=[0, rows - 1])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        axes.set_title(f"{name}\ndepends on {most}{plural(counts[name], 'row')}", fontsize=11)
+        axes.set_title(f"{name}\n{most} {plural(counts[name], 'row')}", fontsize=11)
     grid[0].set_ylabel("output row")
     others = [name for name, count in counts.items() if count > 1]
     most = "up to " * (rows % chunks != 0)

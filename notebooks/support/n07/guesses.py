@@ -104,7 +104,7 @@ guess_way = Guess(
     read=_per_cent,
     tried=Tried(right=57, wrong=80),
 )
-"""Section 8: per cent of the way that running_mean goes in 8 updates of momentum 0.1."""
+"""Encore: per cent of the way that running_mean goes in 8 updates of momentum 0.1."""
 guess_world = Guess(
     "the length of the gradient",
     _mean_over_two_ranks,

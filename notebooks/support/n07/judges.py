@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from random import Random
 from typing import Any, TypeAlias
 
@@ -168,11 +167,18 @@ def _of_whole_batch(model: _Scores, parts: Labelled) -> tuple[float, Tensor]:
 
 
 def _fault_of_frozen(answer: Callable[[nn.Module, Labelled], Any]) -> str:
-    """Freeze a weight: it must stay frozen. Who differentiates by every weight may raise here, and is right."""
+    """Freeze a weight that has a .grad: it must stay frozen, and lose that.
+
+    Who differentiates by every weight may raise here, and is right.
+    """
     model = _Scores(frozen=True)
+    assert model.shift is not None
+    model.shift.grad = torch.ones_like(model.shift)
     kept = Kept(model)
-    with suppress(RuntimeError):
+    try:
         answer(model, _labelled(LENGTHS[0]))
+    except RuntimeError:
+        model.shift.grad = None
     return kept.fault()
 
 

@@ -55,7 +55,7 @@ class Kept:
         if any(each.requires_grad for each in self._frozen):
             return "right gradient, but a frozen weight requires a gradient now."
         if any(each.grad is not None for each in self._frozen):
-            return "right gradient, but a frozen weight has a .grad now, and an optimizer works on all that have one."
+            return "right gradient, but a frozen weight ends with a .grad, and an optimizer works on all that have one."
         if not torch.equal(torch.get_rng_state(), self._random):
             torch.set_rng_state(self._random)
             return "right gradient, but torch's random numbers go on from another place than before."

@@ -25,6 +25,8 @@ def test_sizes_say_where_torch_chunk_gives_too_few():
         rows = values["rows"]
         short = [m for m in range(1, min(rows, 8) + 1) if len(torch.arange(rows).chunk(m)) < m]
         assert f"for m = {', '.join(map(str, short)) or 'none'};" in words
+    assert title_of(n07.draw_sizes(rows=3)) == "3 rows: torch.chunk and tensor_split give enough"
+    assert title_of(n07.draw_sizes(rows=5)) == "5 rows: torch.chunk gives too few in 1 of 5 cases, tensor_split never"
 
 
 def test_a_tuple_is_cut_alike_refused_or_loses_what_zip_loses():
@@ -81,7 +83,7 @@ def test_live_bytes_name_the_peak_of_each_way_and_a_matrix_of_who_sees_whom_is_c
     assert "alone, but on 4 rows in its micro-batch" in title_of(n07.draw_sees(seen, chunks=3))
     unequal = n07.draw_sees(seen, chunks=5)
     assert "alone, but on up to 3 rows in its micro-batch" in title_of(unequal)
-    assert unequal.axes[1].get_title("left") == "its micro-batch\ndepends on up to 3 rows"
+    assert unequal.axes[1].get_title("left") == "its micro-batch\nup to 3 rows"
 
 
 class Deferred(DeferredBatchNorm):

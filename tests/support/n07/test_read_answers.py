@@ -154,7 +154,14 @@ SET = "setattr(p, 'grad', torch.zeros_like(p))"
             edited(
                 accumulate, (CLEARED, f"{CLEARED}\n    for p in model.parameters():\n        p.requires_grad or {SET}")
             ),
-            "a frozen weight has a .grad now",
+            "a frozen weight ends with a .grad",
+        ),
+        (
+            edited(
+                accumulate,
+                (CLEARED, "for p in model.parameters():\n        if p.requires_grad:\n            p.grad = None"),
+            ),
+            "a frozen weight ends with a .grad",
         ),
         (edited(accumulate, ("!= -100", "> 0")), "Class 0 is a class like the others"),
         (
@@ -297,7 +304,7 @@ def without_backward(model, parts, loss_of):
         (edited(accumulate_jointly, (CLEARED, f"{CLEARED}; model.train()")), "is left in train mode"),
         (edited(accumulate_jointly, (CLEARED, f"{CLEARED}; torch.manual_seed(0)")), "from another place than before"),
         (reentrant, "the caller's parts have a .grad now"),
-        (without_backward, "a frozen weight has a .grad now"),
+        (without_backward, "a frozen weight ends with a .grad"),
         (edited(accumulate_jointly, (LAST, f"parts.clear(); {LAST}")), "your list of parts is no longer what it was"),
         (
             edited(accumulate_jointly, (CLEARED, f"{CLEARED}; [w.requires_grad_(True) for w in model.parameters()]")),

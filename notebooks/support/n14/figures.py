@@ -129,7 +129,7 @@ def draw_interleaving(
         peaks.append(max(held(made)))
     # rounded, so that of equal times the one further left is named
     best = min(range(len(cut)), key=lambda k: round(real[k], 6))
-    figure, (axes, memory) = new_figure(9, 3.7, cols=2, width_ratios=[1.6, 1])
+    figure, (axes, memory) = new_figure(9, 3.7, cols=2, width_ratios=[1.75, 1])
     places = range(len(cut))
     look: dict[str, Any] = {"width": 0.66, "edgecolor": PAPER, "linewidth": 0.8}
     axes.bar(places, work, color=color_of("forward"), label="work", **look)
@@ -218,6 +218,7 @@ def draw_joined(
     end = max(trace.end for trace in traces.values())
     figure, panels = new_figure(9, 1.3 + 1.55 * len(traces), rows=len(traces), squeeze=False, sharex=True)
     said = []
+    idles = dict[str, float]()
     for axes, (name, trace) in zip(panels[:, 0], traces.items(), strict=True):
         first = 0.0
         for rank, lane in enumerate(trace.lanes):
@@ -228,14 +229,15 @@ def draw_joined(
                 first = max(first, span.end * (1 - step))
         lane_rows(axes, trace.lanes, 0, end * 1.004)
         more = trace.makespan - first
-        said.append(
-            f"{name}: {first:g} ticks, and {more:g} more for the second step, {format_share(1 - work / more)} idle"
-        )
+        idles[name] = abs(round(1 - work / more, 6))
+        told = f"{more:g} more for the second step, {format_share(idles[name])} idle"
+        said.append(f"{name}: {first:g} ticks, and {told}")
         axes.set_title(said[-1], fontsize=11, pad=5)
     panels[-1, 0].set_xlabel("time (ticks)")
     patches = [Patch(facecolor=color, label=f"step {k}") for k, color in enumerate(STEPS, 1)]
     figure.legend(handles=[*patches, Patch(**IDLE, label="idle")], loc="outside lower left", ncols=3)
-    finding = "Where a step's end slants like its beginning, the next step begins without a pause"
+    most, least = (pick(idles, key=idles.__getitem__) for pick in (max, min))
+    finding = f"One more step: {most} idles {format_share(idles[most])}, {least} {format_share(idles[least])}"
     headline(figure, finding)
     return describe(figure, f"{finding}. {'; '.join(said)}.")
 

@@ -166,6 +166,7 @@ COSTS: list[tuple[float, ...]] = [
     (6, 1, 2, 2.5),  # beyond four ranks, and not eager
     (3, 1, 2, 12),  # more rounds than anybody would write down
     (3, 1, 2, 6.5),  # many rounds: who allows four only is told from who divides by the longer task
+    (3, 3, 1, 2.5),  # a message below a forward, and two that are longer than a round
     *_DRAWN,
 ]
 """Sizes and prices of exercise 4: n, forward, backward, message."""

@@ -129,7 +129,7 @@ def draw_interleaving(
         peaks.append(max(held(made)))
     # rounded, so that of equal times the one further left is named
     best = min(range(len(cut)), key=lambda k: round(real[k], 6))
-    figure, (axes, memory) = new_figure(9, 3.7, cols=2, width_ratios=[2.2, 1])
+    figure, (axes, memory) = new_figure(9, 3.7, cols=2, width_ratios=[1.75, 1])
     places = range(len(cut))
     look: dict[str, Any] = {"width": 0.66, "edgecolor": PAPER, "linewidth": 0.8}
     axes.bar(places, work, color=color_of("forward"), label="work", **look)
@@ -140,14 +140,12 @@ def draw_interleaving(
     axes.bar(places, added, bottom=free, color=ORANGE, hatch="//", label="added by messages", **look)
     for k in places:
         weight = "bold" if k == best else "normal"
-        axes.text(
-            k, real[k] + 0.012 * max(real), f"{real[k]:.1f}", ha="center", fontsize=10, fontweight=weight
-        )
+        axes.text(k, real[k] + 0.02 * max(real), f"{real[k]:.1f}", ha="center", fontsize=9, fontweight=weight)
     axes.set(ylim=(0, 1.3 * max(real)), ylabel="step (ticks)", xlabel="v · stages per rank")
     axes.legend(loc="upper right", ncols=3, facecolor=PAPER, frameon=True, framealpha=1, edgecolor=PAPER)
     memory.bar(places, peaks, color=[INK if k == best else GREY for k in places], width=0.66)
     for k in places:
-        memory.text(k, peaks[k] + 0.1, f"{peaks[k]:.1f}", ha="center", fontsize=9)
+        memory.text(k, peaks[k] + 0.02 * max(peaks), f"{round(peaks[k], 1):g}", ha="center", fontsize=9)
     memory.set(ylim=(0, 1.16 * max(peaks)), ylabel="whole activations held", xlabel="v · stages per rank")
     axes.set_xticks(list(places), [name.replace(", ", "\n") for name in cut])
     memory.set_xticks(list(places), [name.partition(",")[0] for name in cut])  # in the same order
@@ -205,12 +203,22 @@ STEPS = (GREY, INK)
 
 
 @styled
-def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int, message: float = 0.0) -> Figure:
-    """Draw schedules that hold two steps of `micro_batches` each: a shade is a step, for colours are tasks."""
-    traces = {name: simulate(each, **costs(each), communicate=message) for name, each in schedules.items()}
+def draw_joined(
+    schedules: Mapping[str, Schedule], micro_batches: int, message: float = 0.0, weight: float = 1.0
+) -> Figure:
+    """Draw schedules that hold two steps of `micro_batches` each: a shade is a step, for colours are tasks.
+
+    weight: ticks of a rank's W; F and I take one each.
+    """
+    work = (2 + weight) * micro_batches
+    traces = {}
+    for name, each in schedules.items():
+        halves = costs(each, 1 + weight) | {"weight": weight * len(each.ranks) / each.stages}
+        traces[name] = simulate(each, **halves, communicate=message)
     end = max(trace.end for trace in traces.values())
     figure, panels = new_figure(9, 1.3 + 1.55 * len(traces), rows=len(traces), squeeze=False, sharex=True)
     said = []
+    idles = dict[str, float]()
     for axes, (name, trace) in zip(panels[:, 0], traces.items(), strict=True):
         first = 0.0
         for rank, lane in enumerate(trace.lanes):
@@ -220,12 +228,16 @@ def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int, message: 
                 bar(axes, rank, span.start, span.duration, STEPS[step], linewidth=0.5)
                 first = max(first, span.end * (1 - step))
         lane_rows(axes, trace.lanes, 0, end * 1.004)
-        said.append(f"{name}: {first:g} ticks, and {trace.makespan - first:g} more for the second step")
+        more = trace.makespan - first
+        idles[name] = abs(round(1 - work / more, 6))
+        told = f"{more:g} more for the second step, {format_share(idles[name])} idle"
+        said.append(f"{name}: {first:g} ticks, and {told}")
         axes.set_title(said[-1], fontsize=11, pad=5)
     panels[-1, 0].set_xlabel("time (ticks)")
     patches = [Patch(facecolor=color, label=f"step {k}") for k, color in enumerate(STEPS, 1)]
     figure.legend(handles=[*patches, Patch(**IDLE, label="idle")], loc="outside lower left", ncols=3)
-    finding = "Only where the end slants like the beginning does the next step fit into it"
+    most, least = (pick(idles, key=idles.__getitem__) for pick in (max, min))
+    finding = f"One more step: {most} idles {format_share(idles[most])}, {least} {format_share(idles[least])}"
     headline(figure, finding)
     return describe(figure, f"{finding}. {'; '.join(said)}.")
 

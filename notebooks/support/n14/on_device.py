@@ -97,7 +97,7 @@ def share_of_loss(targets):
 
 
 def as_they_begin(schedule):
-    """Return (rank, task) by predicted start, so that no launch holds up another."""
+    """Return (rank, task) by predicted start: in this order the host launches them, one by one."""
     begins = {span.label: span.start for span in simulate(schedule)}
     turns = sorted(in_order(schedule), key=lambda turn: begins[str(turn.action)])
     return [(turn.rank, turn.action) for turn in turns]

@@ -203,6 +203,13 @@ def six_rounds_at_most(j, n, forward, backward, message):
     return 1 + (n - 1 - j) * min(6, 1 + ceil(2 * message / (forward + backward)))
 
 
+def one_for_a_message_below_a_forward(j, n, forward, backward, message):
+    """Wrong where a backward is shorter than a forward: two such messages may be longer than a round."""
+    if message < forward:
+        return n - j + (n - 1 - j) * ceil(message / forward)
+    return solved.forwards_ahead(j, n, forward, backward, message)
+
+
 def by_waiting(j, n, forward, backward, message):
     """Try numbers, from the last rank on, until a long step of the ranks behind is as short as it gets."""
     m = 40

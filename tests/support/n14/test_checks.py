@@ -93,6 +93,7 @@ def _swapped(m, n):
         ("check_forwards_ahead", answers.by_the_longer_task, "not the longer of the two"),
         ("check_forwards_ahead", answers.eager_beyond_four_ranks, "with so few it waits"),
         ("check_forwards_ahead", answers.six_rounds_at_most, "with so few it waits"),
+        ("check_forwards_ahead", answers.one_for_a_message_below_a_forward, "with so few it waits"),
         ("check_forwards_ahead", _to_the_nearest, "message = 0.125, expected 7, got 4"),
         ("check_interleaved", answers.in_turn_up_to_four_ranks, "n = 5"),
         ("check_split", split_answers.ZerosForWeight, "after I `weight.grad` has changed"),

@@ -162,7 +162,7 @@ _SIZES = (7, 2**33 + 5)
 
 def _fault_of_two_servers(make: Any) -> str:
     """Ask two servers in turn for random rows and batches, often twice for the same, here and in a forked process."""
-    served = [_Counted(size, (f"row {{}} of {size:,}, no error, é犬").format) for size in _SIZES]
+    served = [_Counted(size, (f"row {{}} of {size:,}, no error, é犬 ").format) for size in _SIZES]
     own: list[set[threading.Thread]] = []  # of each server, our process's connection
     with ExitStack() as stack:
         servers = [stack.enter_context(MetaServer(rows)) for rows in served]

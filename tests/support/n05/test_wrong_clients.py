@@ -100,6 +100,10 @@ ANSWERS = {  # what is said, (old, new, …)
             "path",
         ),
     ),
+    "rows without the spaces at their ends": (
+        "é犬 '",
+        ('return self.ask("GET", f"/get/{index}")', 'return self.ask("GET", f"/get/{index}").strip()'),
+    ),
     "a new connection after a complaint": (
         "you connect anew",
         ("        if answer.status != 200:\n", "        if answer.status != 200:\n            self.owner = 0\n"),

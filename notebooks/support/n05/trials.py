@@ -70,6 +70,8 @@ def fault_of_width(array: Any, name: str) -> str:
     """Say whether an array of places in the text or the file could not count as far as the real ones go."""
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
         return ""
+    if array.dtype.kind not in "iu":
+        return f"{name} has the type {array.dtype}, not one of integers of 64 bits."
     return f"{name} of the type {array.dtype} cannot count to 17.2 GB, the real text (32 bits end at 2.1 or 4.3)."
 
 

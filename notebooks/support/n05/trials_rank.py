@@ -34,6 +34,19 @@ class _Request:
     ids: tuple[int, ...]
 
 
+class _Many(Sequence[str]):
+    """So many rows that a mark for each of them is more than a mini-epoch's rows; each is made when it is asked for."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: Any) -> Any:
+        return self if isinstance(index, slice) else f"row {index}"
+
+
 class Source:
     """Rows that note what was asked for, and how many bytes were in memory at that moment."""
 
@@ -70,7 +83,7 @@ def _fault_of_requests(asked: Sequence[_Request]) -> str:
         )
     back = sum(after.lowest < before.highest for before, after in pairwise(asked))
     if back:
-        return f"{len(asked)} requests go back in the file {back} times: it is swept {back + 1} times"
+        return f"{len(asked)} requests sweep the file {back + 1} times"
     return ""
 
 
@@ -125,7 +138,7 @@ def _fault_of_part(make: Any, meta_file: MetaFile, job: tuple[int, int, int], ep
         fault = difference_told(ids.tolist(), wanted, f"{case}: ids")
         if fault:
             return fault
-        dataset.load(1, 0)
+        dataset.load(1, parts - 1)  # never empty
         source.asked.clear()
         dataset.load(epoch, part)
         fault = difference_told(len(dataset), len(wanted), f"{case}: len")
@@ -193,16 +206,22 @@ def _fault_of_two(make: Any) -> str:
 
 def _fault_of_large_order(make: Any) -> str:
     """Say whether more than a mini-epoch's places are made, or asked of Permutation."""
-    rows = range(2_000_003)
+    rows = _Many(2_000_003)
     count = len(MyRankDataset(rows, 8, 5, 500).ids(0, 250))
     case = f"for {count} ids of {len(rows):,} rows, 8 ranks and 500 mini-epochs"
     with in_case(case), _places_counted() as asked:
-        _, _, peak = held_and_most(lambda: make(Source(rows), 8, 5, 500).ids(0, 250))
+        _, _, of_ids = held_and_most(lambda: make(Source(rows), 8, 5, 500).ids(0, 250))
     real = "at the real size it is 200 times as much"
     if sum(asked) > 2 * count:
         return f"{case} Permutation had to compute {sum(asked):,}, {real}: ask it for this mini-epoch's places only."
-    if peak > 400_000:  # 250,001 turns of 4 bytes are 1 MB
-        return f"{case} {peak / 1e6:.1f} MB were in memory at a time, {real}: make this mini-epoch's places only."
+    if of_ids > 400_000:  # 250,001 turns of 4 bytes are 1 MB
+        return f"{case} {of_ids / 1e6:.1f} MB were in memory at a time, {real}: make this mini-epoch's places only."
+    with in_case(case):
+        dataset = make(Source(rows), 8, 5, 500)
+        _, _, of_load = held_and_most(lambda: dataset.load(0, 250))
+    if of_load > 400_000:
+        load = case.replace("for", "to load", 1).replace("ids", "rows", 1)
+        return f"{load} {of_load / 1e6:.1f} MB were in memory at a time, {real}: hold nothing for the other rows."
     return ""
 
 

@@ -237,7 +237,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "in two requests, each over the whole file": (
         "rank_dataset",
-        "in a load 2 requests go back in the file 1 times: it is swept 2 times",
+        "in a load 2 requests sweep the file 2 times",
         (
             f"MyPacked(self.source.__getitems__({ID}))",
             f"MyPacked([row for part in (np.array_split({ID}, 2) if len({ID}) > 1000 else [{ID}]) "

@@ -188,6 +188,21 @@ class IntoBuffers(ByPlaces):
         return [rows[int(index)] for index in indices]
 
 
+class AtLeastAPage(checks.check_file.reference):
+    def __getitem__(self, index):
+        begin, end = map(int, self.bounds[index : index + 2])
+        return os.pread(self.file, max(4096, end - begin), begin)[: end - begin - 1].decode()
+
+
+class ItsPage(checks.check_file.reference):
+    """Reads the page that holds a row; rows of a batch may have one page."""
+
+    def __getitem__(self, index):
+        begin, end = map(int, self.bounds[index : index + 2])
+        page = begin // 4096 * 4096
+        return os.pread(self.file, max(4096, end - page), page)[begin - page : end - page - 1].decode()
+
+
 class ByProcess:
     def __init__(self, host, port):
         self.address = (host, port)
@@ -290,7 +305,7 @@ ANSWERS = {
         index_by_numpy,
         index_that_doubles,
     ),
-    checks.check_file: (Mapped, ByPlaces, IntoBuffers),
+    checks.check_file: (Mapped, ByPlaces, IntoBuffers, AtLeastAPage, ItsPage),
     checks.check_client: (ByProcess, AtFork),
 }
 

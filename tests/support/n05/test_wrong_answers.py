@@ -21,7 +21,7 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     ),
     "no rows, in floats": (
         "packed",
-        "of no rows, self.offsets of the type float64",
+        "of no rows, self.offsets has the type float64",
         ("np.cumsum([0] + [len(row) for row in encoded])", "np.append([0], np.cumsum([len(row) for row in encoded]))"),
     ),
     "rows without their spaces": ("packed", "a row with spaces", ("row.encode()", "row.strip().encode()")),
@@ -110,10 +110,10 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "for index in asked]",
         ),
     ),
-    "a page more": (
+    "two pages more": (
         "file",
         "the bounds say how many",
-        (PREAD, "return os.pread(self.file, end - 1 - begin + 4000, begin)[: end - 1 - begin].decode()"),
+        (PREAD, "return os.pread(self.file, end - 1 - begin + 8192, begin)[: end - 1 - begin].decode()"),
     ),
     "the bounds as a list, each time": (
         "file",
@@ -283,6 +283,11 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "return [rows[index] for index in indices]",
             "got = [self.rows[index] for index in indices]; self.rows = {}\n        return got",
         ),
+    ),
+    "an empty array of floats to begin with": (
+        "index",
+        "the index has the type float64, not one of integers of 64 bits",
+        ("bounds, place = [], 0", "bounds, place = [np.array([])], 0"),
     ),
     "blocks of letters": (
         "index",

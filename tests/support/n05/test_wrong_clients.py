@@ -81,6 +81,29 @@ ANSWERS = {  # what is said, (old, new, …)
             '        if index >= len(self): raise IndexError(index)\n        return self.ask("GET", f"/get/{index}")',
         ),
     ),
+    "no word of other refusals": (
+        "and you return None",
+        (
+            "        if answer.status != 200:\n"
+            '            raise (IndexError if answer.status == 404 else RuntimeError)(value["message"])\n'
+            "        return value",
+            "        if answer.status == 404:\n            raise IndexError(path)\n"
+            "        if answer.status == 200:\n            return value",
+        ),
+    ),
+    "a row that speaks of an error is a complaint": (
+        "your code raised RuntimeError",
+        (
+            "answer.status != 200",
+            "not isinstance(value, int) and 'error' in value",
+            'value["message"]',
+            "path",
+        ),
+    ),
+    "rows without the spaces at their ends": (
+        "é犬 '",
+        ('return self.ask("GET", f"/get/{index}")', 'return self.ask("GET", f"/get/{index}").strip()'),
+    ),
     "a new connection after a complaint": (
         "you connect anew",
         ("        if answer.status != 200:\n", "        if answer.status != 200:\n            self.owner = 0\n"),

@@ -239,6 +239,25 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "        return np.append(found, order[places[len(found) :] % size])",
         ),
     ),
+    "an empty mini-epoch leaves the rows of before": (
+        "rank_dataset",
+        "part 0: len should be 0, it is 1",
+        (
+            "        self.rows = None\n        self",
+            "        if not len(self.ids(epoch, mini_epoch)): return\n        self.rows = None\n        self",
+            "return len(self.rows)",
+            "return len(self.rows or [])",
+        ),
+    ),
+    "a mark for each row of the file": (
+        "rank_dataset",
+        "MB were in memory at a time",
+        (
+            "        self.rows = None\n        self",
+            "        mine = np.zeros(len(self.source), bool)\n        mine[self.ids(epoch, mini_epoch)] = True\n"
+            "        self.rows = None\n        self",
+        ),
+    ),
     "torch is seeded in load": (
         "rank_dataset",
         "load leaves torch's global random generator elsewhere",

@@ -181,6 +181,7 @@ def fault_on_pretend_gpus(answer: RunPipeline) -> str:
             torch.cat(batches).square().sum().backward()
         fault = (
             _fault_of_races(gpu.operations, forward)
+            or _fault_of_the_host(gpu.operations[begin:forward])
             or _fault_of_copies(gpu.operations[begin:forward], "forward")
             or _fault_of_copies(gpu.operations[forward:], "backward")
             or _fault_of_recompute(gpu.operations[forward:], n, stop)
@@ -223,6 +224,13 @@ def _fault_of_races(operations: Sequence[Operation], forward: int) -> str:
         f"find_races finds {len(races)} race{'s' * (len(races) > 1)}; {when} {_operation(race.later)} and "
         f"{_operation(race.earlier)} use the same memory, and neither waits for the other."
     )
+
+
+def _fault_of_the_host(forward: Sequence[Operation]) -> str:
+    """Say whether the host waits for what a device computes, or reads it, and launches nothing meanwhile."""
+    if not any(op.kind == "synchronize" for op in forward):
+        return ""
+    return "in forward the host stands still until a device has computed: only streams wait, the host launches ahead."
 
 
 def _operation(op: Operation) -> str:

@@ -284,7 +284,7 @@ check_numbers = Exercise(
                 "self.seeds[i][j]",
                 "self.seeds[0][0] + i + j",
             ),
-            "The place alone is the seed, so every step has the same masks.": (
+            "Nothing that changes from step to step reaches the generator: every step has the same masks.": (
                 "self.seeds[i][j]",
                 "1000 * i + j",
             ),

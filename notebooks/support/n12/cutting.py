@@ -65,6 +65,9 @@ def nested() -> Iterator[tuple[str, nn.Sequential, list[nn.Module]]]:
         [*(a, relu, b, a, relu)],
     )
     yield "an empty Sequential between two layers", nn.Sequential(a, nn.Sequential(), b), [a, b]
+    yield "one layer twice in a row", nn.Sequential(nn.Sequential(a, a), b), [a, a, b]
+    same = nn.Identity()
+    yield "an Identity among layers", nn.Sequential(a, nn.Sequential(same), b), [a, same, b]
 
 
 def fault_of_flatten(answer: Callable[[nn.Sequential], Any]) -> str:
@@ -113,6 +116,7 @@ def costs_to_try() -> Iterator[tuple[list[float], int]]:
 
     Seconds are multiples of a power of two: their sums are exact. Tiny layers beside large ones ask for a fine search.
     """
+    yield [1, 3, 1, 1], 2
     yield [3, 1, 1, 1], 2
     yield [1, 1, 1, 3], 2
     yield [5], 1

@@ -52,6 +52,7 @@ class Watch:
     nodes: dict[tuple[int, int], Any] = field(default_factory=dict)  # that a pair's first layer left
     unheld: Fault | None = None  # in the graph: what may go backward too early
     meetings: dict[int, Barrier] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.Lock)
 
     def __deepcopy__(self, memo: object) -> Watch:
         return self  # who copies the layers is told of their weights
@@ -67,7 +68,9 @@ class Watch:
         if self.computed[i, j] > 1 or i < 0:
             return i
         self.threads.setdefault(j, set()).add(current_thread())
-        self.workers = self.workers or [each for each in threading.enumerate() if each not in self.before]
+        with self.lock:  # a pool starts its thread with its first task
+            known = {*self.before, *self.workers}
+            self.workers += [each for each in threading.enumerate() if each not in known]
         meeting = self.meetings.setdefault(i + j, Barrier(self.clocks[i + j], timeout=self.patience))
         try:
             if self.caller is not current_thread() and not self.lost:

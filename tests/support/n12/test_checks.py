@@ -1,5 +1,7 @@
 """What is particular about the checks of notebook 12; what all exercises have in common is in test_detectors."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import accumulate
 from threading import current_thread
@@ -57,6 +59,18 @@ def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_t
     for train in (True, False):
         set_all = n12.check_flatten(lambda module, train=train: n12.flatten_sequential(module).train(train))
         assert "a layer's `training` was changed" in set_all.message
+
+
+def test_a_layer_that_comes_twice_in_a_row_and_an_identity_are_layers():
+    def once_in_a_row(module):
+        flat = n12.flatten_sequential(module)
+        return nn.Sequential(*(x for k, x in enumerate(flat) if k == 0 or flat[k - 1] is not x))
+
+    def does_something(module):
+        return nn.Sequential(*(x for x in n12.flatten_sequential(module) if not isinstance(x, nn.Identity)))
+
+    assert "twice in a row" in n12.check_flatten(once_in_a_row).message
+    assert "an Identity" in n12.check_flatten(does_something).message
 
 
 class OpensEachOnce:
@@ -173,11 +187,19 @@ def test_a_search_for_the_limit_and_libs_own_cut_pass_too():
     assert n12.check_cut(lambda costs, n: tuple(partition(costs, n)))
 
 
+def test_lengths_from_the_back_are_not_said_to_move_layers():
+    message = n12.check_cut(lambda costs, n: partition(costs, n)[::-1]).message
+    assert "the slowest partition of" in message
+    assert "neighbours" not in message
+    sorts = n12.check_cut(lambda costs, n: partition(sorted(costs), n)).message
+    assert "Layers of a partition are neighbours" in sorts
+
+
 @pytest.mark.parametrize(
     "answer, says",
     [
         (lambda costs, n: partition(costs, n)[:-1], "partitions are expected, and"),
-        (lambda costs, n: [*partition(costs, n), 1][1:], "the slowest partition of"),
+        (lambda costs, n: [*partition(costs, n), 1][1:], "there are 4 layers, and [2, 1] has 3"),
         (lambda costs, n: [len(costs)] + [0] * (n - 1), "every partition has a layer at least"),
         (lambda costs, n: [float(size) for size in partition(costs, n)], "a list of 2 numbers of layers is expected"),
         (lambda costs, n: [size + 1 for size in partition(costs, n)], "there are 4 layers, and"),
@@ -240,6 +262,37 @@ class AllTiesFirst(Partitioned):
 
 def test_a_pipeline_with_another_order_of_lines_passes():
     assert n12.check_mini(AllTiesFirst)
+
+
+def answering(gradients):
+    """Return what answers a task in a pool, whose thread begins with the first one."""
+
+    def answer(task):
+        with torch.set_grad_enabled(gradients):
+            return task.compute()
+
+    return answer
+
+
+@contextmanager
+def pools_of_one_thread(n):
+    with ExitStack() as stack:
+        yield [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(n)]
+
+
+def run_in_pools(tasks, pools):
+    answer = answering(torch.is_grad_enabled())
+    waiting = {j: pools[j].submit(answer, task) for j, task in tasks.items()}
+    return {j: each.result() for j, each in waiting.items()}
+
+
+def test_workers_that_begin_with_their_first_task_pass():
+    edits = [
+        ('spawn_workers([torch.device("cpu")] * n) as queues', "pools_of_one_thread(n) as pools"),
+        ("run_clock(tasks, *queues)", "run_in_pools(tasks, pools)"),
+    ]
+    names = {"pools_of_one_thread": pools_of_one_thread, "run_in_pools": run_in_pools}
+    assert n12.check_mini(edited(MiniGPipe, *edits, names=names))
 
 
 @pytest.mark.parametrize(

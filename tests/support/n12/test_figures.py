@@ -5,7 +5,7 @@ import pytest
 from lib.show.style import alt_text
 from support import recordings
 from support.n12 import figures as n12
-from support.n12.balance import fastest, forward_gain, predicted_forward, speedup
+from support.n12.balance import block_costs, fastest, forward_gain, predicted_forward, speedup
 
 START = {name: control.value for name, control in n12.BALANCE_CONTROLS.items()}
 
@@ -98,3 +98,21 @@ def test_the_fastest_way_is_named_or_that_none_gains_and_equal_losses_are_called
     runs["n = 2"] = [2.0, 0.9]
     assert n12.furthest(runs) == pytest.approx(0.1)
     assert "the same loss to within 1e-01 of itself" in alt_text(n12.draw_same(runs, [2.0, 1.1]))
+
+
+def without_clocks(costs, m):
+    """Return the time of m micro-batches of which each goes on as soon as its next partition is free."""
+    free = [0] * len(costs)
+    for _ in range(m):
+        arrives = 0
+        for j, cost in enumerate(costs):
+            free[j] = arrives = max(arrives, free[j]) + cost
+    return free[-1]
+
+
+@pytest.mark.parametrize("m", [2, 3, 4, 8, 16])
+def test_two_cuts_with_one_slowest_part_by_a_tick_where_clocks_wait_and_not_at_all_where_nothing_does(m):
+    two, one = (block_costs(n12.COSTS["early layers dear"], cut) for cut in ([2, 2, 6], [1, 2, 7]))
+    clocks = [predicted_forward(costs, m).makespan for costs in (two, one)]
+    assert clocks == [11 * m + 8 + 8, 11 * m + 6 + 9]
+    assert without_clocks(two, m) == without_clocks(one, m) == 26 + (m - 1) * 11

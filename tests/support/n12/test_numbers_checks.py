@@ -136,7 +136,7 @@ def test_what_shares_a_generator_or_a_seed_is_told_so(edits, says):
     assert verdict.status == "wrong"
     assert says in verdict.message
     assert says is GOES_ON or GOES_ON not in verdict.message
-    assert "The place alone" not in verdict.message
+    assert "Nothing that changes" not in verdict.message
 
 
 def from_a_base(below, seed="self.seeds + i * self.n + j"):
@@ -170,10 +170,15 @@ def test_seeds_of_which_the_number_of_pairs_takes_bits_are_found(seed):
     assert "drawn from so few, two of them are equal in one of 1" in verdict.message
 
 
-def test_a_seed_that_only_one_pair_repeats_is_not_said_to_be_the_place_alone():
+def test_a_seed_that_only_one_pair_repeats_is_not_said_to_be_the_same_in_all():
     verdict = n12.check_numbers(from_a_base("2**32", "self.seeds * (i * self.n + j)"))
     assert "micro-batch 0 in partition 0 draws the mask of this step again" in verdict.message
-    assert "The place alone" not in verdict.message
+    assert "Nothing that changes" not in verdict.message
+
+
+def test_a_base_in_bits_that_no_generator_reads_is_told_what_is_true_of_it():
+    message = n12.check_numbers(from_a_base("2**31", "(self.seeds << 32) + i * self.n + j")).message
+    assert "Nothing that changes from step to step reaches the generator" in message
 
 
 class AdvancedByHand:

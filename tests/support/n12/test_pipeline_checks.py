@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lib.pipeline import Task
-from lib.runtime.device import current_stream, new_stream
+from lib.runtime.device import current_stream, new_stream, synchronize
 from support import built
 from support.kit.mistakes import edited
 from support.n12 import checks as n12
@@ -87,6 +87,22 @@ def test_other_wrong_ways_through_the_streams_are_told_what_is_seen(monkeypatch,
     verdict = n12.check_pipeline(edited((make_task, run_pipeline), (old, new))[1])
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("batches[i] = done[j][0]", "batches[i] = done[j][0]\n            synchronize(devices[j])"),
+        ("    def finalize(batch):\n", "    def finalize(batch):\n        float(batch[0].detach().sum())\n"),
+        (
+            "    def finalize(batch):\n",
+            "    def finalize(batch):\n        if x.is_cuda:\n            stream.record_event().synchronize()\n",
+        ),
+    ],
+)
+def test_a_host_that_stands_still_until_a_device_has_computed_is_told(old, new):
+    wrong = edited((make_task, run_pipeline), (old, new), names={"synchronize": synchronize})[1]
+    assert "in forward the host stands still until a device has computed" in n12.check_pipeline(wrong).message
 
 
 def test_who_ends_the_workers_that_were_lent_is_told(monkeypatch):

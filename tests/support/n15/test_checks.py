@@ -323,6 +323,12 @@ def test_less_than_one_micro_batch_may_be_held():
     assert "`held` may be less than 1" in verdict.message
 
 
+def test_a_single_stage_may_be_recomputed_too():
+    verdict = n15.check_memory(lambda n, recompute, **case: memory_of_rank(n=n, recompute=recompute and n > 1, **case))
+    assert verdict.status == "wrong"
+    assert "n = 1" in verdict.message
+
+
 @pytest.mark.parametrize(
     "old, new, says",
     [
@@ -357,6 +363,12 @@ def test_torchs_small_number_in_the_factor_and_a_tensor_hide_no_reason(change, s
     verdict = n15.check_clip(wrong)
     assert verdict.status == "wrong"
     assert verdict.message.endswith(says), verdict
+
+
+def test_who_adds_up_largest_numbers_is_not_told_of_a_mean():
+    verdict = n15.check_clip(edited(clip, ("gradient.pow(2).sum()", "gradient.abs().max() ** 2")))
+    assert verdict.status == "wrong"
+    assert "no mean" not in verdict.message
 
 
 @pytest.mark.parametrize(

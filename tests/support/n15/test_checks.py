@@ -176,6 +176,12 @@ def test_two_mistakes_that_are_equally_far_away_in_two_digits_are_told_apart():
     assert "same order" not in verdict.message
 
 
+def test_who_sends_gradients_that_are_too_large_is_not_told_of_losses_that_are_divided():
+    verdict = n15.check_pipeline_step(edited(pipeline_step, ("send(x.grad", "send(x.grad * m")))
+    assert "a gradient of rank 0 is 4 times that of one process" in verdict.message
+    assert "Each loss is a mean" not in verdict.message
+
+
 def test_who_waits_for_a_send_before_the_next_one_is_not_told_that_nobody_sends():
     changes = [
         (f"begun.append({send})", f"[each.wait() for each in begun]; begun.append({send})")

@@ -68,6 +68,7 @@ _STATES = "(whole + (18 - whole) / replicas)"
 def _memory_cases() -> list[dict[str, Any]]:
     models = (
         (_SMALL, 1, 1, False),
+        (_SMALL, 1, 1, True),
         (_SMALL, 8, 8, False),
         (_SMALL, 8, 1.5, True),
         (_LARGE, 12, 12, True),

@@ -307,9 +307,9 @@ def _fault_of_clipped(seen: list[list[nn.Parameter]], whole: list[nn.Parameter],
                 told = (
                     f"{name} is {away} what clipping the whole model gives; the norm of all was {norm:.4g}."
                 )
-                # by four digits, so that torch's own factor, max_norm / (norm + 1e-6), makes no other mistake of it
+                # by five digits, so that torch's own factor, max_norm / (norm + 1e-6), makes no other mistake of it
                 times = float(got.norm() / wanted.norm())
                 return Fault(
-                    told, f"{name}: {times:.4g} times as long, {'in' if 'times' in away else 'out of'} line"
+                    told, f"{name}: {times:.5g} times as long, {'in' if 'times' in away else 'out of'} line"
                 )
     return ""

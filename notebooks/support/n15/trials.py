@@ -318,7 +318,7 @@ class _TinyJob:
             for got, wanted in zip(gradients, self.gradients[rank], strict=True):
                 assert got is not None
                 assert wanted is not None
-                left = _left_in(wanted) if self.left else torch.zeros_like(wanted)
+                left = self._left(wanted)
                 away = away_from(got - left, wanted)
                 if away and self.left:
                     stays = _share_left(got, left, wanted)
@@ -326,9 +326,20 @@ class _TinyJob:
                         return f"of what stood in .grad of rank {rank} before, {stays} is left."
                 if away:
                     said = f"a gradient of rank {rank} is {away} that of one process."
-                    # two mistakes may be as far away in two digits
-                    return Fault(said, f"{said} {float((got - left - wanted).norm()):.6g}")
+                    # two mistakes may be as far away in two digits, or on some ranks only
+                    off = float((got - left - wanted).norm())
+                    return Fault(said, f"{said} {off:.6g}, the last rank's {self.off_on_last(of_ranks[-1])}")
         return ""
+
+    def off_on_last(self, gradients: list[Tensor | None]) -> bool:
+        for got, wanted in zip(gradients, self.gradients[-1], strict=True):
+            assert wanted is not None
+            if got is None or away_from(got - self._left(wanted), wanted):
+                return True
+        return False
+
+    def _left(self, wanted: Tensor) -> Tensor:
+        return _left_in(wanted) if self.left else torch.zeros_like(wanted)
 
     def fault_of_losses(self, losses: list[Any]) -> str:
         *others, last = losses

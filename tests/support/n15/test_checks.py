@@ -176,6 +176,12 @@ def test_two_mistakes_that_are_equally_far_away_in_two_digits_are_told_apart():
     assert "same order" not in verdict.message
 
 
+def test_who_sends_gradients_that_are_too_large_is_not_told_of_losses_that_are_divided():
+    verdict = n15.check_pipeline_step(edited(pipeline_step, ("send(x.grad", "send(x.grad * m")))
+    assert "a gradient of rank 0 is 4 times that of one process" in verdict.message
+    assert "Each loss is a mean" not in verdict.message
+
+
 def test_who_waits_for_a_send_before_the_next_one_is_not_told_that_nobody_sends():
     changes = [
         (f"begun.append({send})", f"[each.wait() for each in begun]; begun.append({send})")
@@ -323,6 +329,12 @@ def test_less_than_one_micro_batch_may_be_held():
     assert "`held` may be less than 1" in verdict.message
 
 
+def test_a_single_stage_may_be_recomputed_too():
+    verdict = n15.check_memory(lambda n, recompute, **case: memory_of_rank(n=n, recompute=recompute and n > 1, **case))
+    assert verdict.status == "wrong"
+    assert "n = 1" in verdict.message
+
+
 @pytest.mark.parametrize(
     "old, new, says",
     [
@@ -357,6 +369,12 @@ def test_torchs_small_number_in_the_factor_and_a_tensor_hide_no_reason(change, s
     verdict = n15.check_clip(wrong)
     assert verdict.status == "wrong"
     assert verdict.message.endswith(says), verdict
+
+
+def test_who_adds_up_largest_numbers_is_not_told_of_a_mean():
+    verdict = n15.check_clip(edited(clip, ("gradient.pow(2).sum()", "gradient.abs().max() ** 2")))
+    assert verdict.status == "wrong"
+    assert "no mean" not in verdict.message
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from support.n08.trials import SMALL, on_paper, orders_of
 def _told(orders: Orders, most: int = 12) -> str:
     """Write orders in one line; of long ones the beginning."""
     rows = [
-        f"rank {j}: {on_paper(row[:most])}{' …' * (len(row) > most)}" for j, row in enumerate(orders[:most])
+        f"rank {j}: {on_paper(row[:most]) or 'no task'}{' …' * (len(row) > most)}"
+        for j, row in enumerate(orders[:most])
     ]
     longest = max(map(len, orders))
     if len(orders) > most or longest > most:

@@ -216,6 +216,7 @@ def test_the_number_of_ranks_may_be_read_from_the_costs_and_a_rank_may_have_no_t
 def test_what_no_rank_ever_makes_is_waited_for_and_ranks_keep_their_numbers(short):
     verdict = n08.check_simulate(short)
     assert verdict.status == "wrong"
+    assert "no task" in verdict.message
     assert "can never finish" in verdict.message
 
 

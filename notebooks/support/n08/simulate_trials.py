@@ -21,7 +21,8 @@ from support.n08.trials import SMALL, on_paper, orders_of
 def _told(orders: Orders, most: int = 12) -> str:
     """Write orders in one line; of long ones the beginning."""
     rows = [
-        f"rank {j}: {on_paper(row[:most])}{' …' * (len(row) > most)}" for j, row in enumerate(orders[:most])
+        f"rank {j}: {on_paper(row[:most]) or 'no task'}{' …' * (len(row) > most)}"
+        for j, row in enumerate(orders[:most])
     ]
     longest = max(map(len, orders))
     if len(orders) > most or longest > most:
@@ -85,6 +86,8 @@ _STUCK: list[tuple[Orders, list[str]]] = [
     (orders_of("F0 B0 F1 B1", "F1 F0 B0 B1"), ["B0", "F1"]),
     (orders_of("B0 F0"), ["B0"]),
     (orders_of("F0", "F0 F1", "F0 F1"), ["", "F1", "F1"]),
+    (orders_of("", "F0"), ["", "F0"]),
+    (orders_of("F0 B0", ""), ["B0", ""]),
 ]
 
 

@@ -184,7 +184,7 @@ def draw_pair(
     """
     (first, make), (second, other) = makers.items()
     orders = {first: make(micro_batches, partitions)}
-    name = f"{second}, further ahead" if further else second
+    name = f"{second}, further" if further else second
     orders[name] = going_further(other(micro_batches, partitions), further)
     slower = min(slower, partitions - 1)
     factor = [1.0] * partitions

@@ -188,8 +188,10 @@ def fault_of_tasks(orders: Any, m: int, n: int) -> str:
             return f"rank {j} should have a list of tasks, and has {order!r}."
         tasks = []
         for task in order:
-            if not isinstance(task, (list, tuple)) or len(task) != 2 or task[0] not in ("F", "B"):
+            if not isinstance(task, (list, tuple)) or len(task) != 2 or not isinstance(task[0], str):
                 return f'rank {j} has {task!r}, and a task is a pair such as ("F", 0).'
+            if task[0] not in ("F", "B"):
+                return f"rank {j} has {task!r}, and F and B are the only kinds of task here."
             tasks.append(tuple(task))
         for task in wanted:
             if tasks.count(task) != 1:

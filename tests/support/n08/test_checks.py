@@ -226,6 +226,13 @@ def test_other_counts_of_what_is_held_pass():
     assert "can be read only once" in n08.check_live(lambda orders: iter(by_sums(orders))).message
 
 
+def test_a_recompute_in_an_order_is_not_told_that_it_should_be_a_pair():
+    row = [("F", 0), ("R", 0), ("B", 0)]
+    for verdict in (n08.check_two_held([row] * 3), n08.check_turn_early(lambda m, n: [row] * n)):
+        assert verdict.status == "wrong"
+        assert "rank 0 has ('R', 0), and F and B are the only kinds" in verdict.message
+
+
 # ---- the best m
 
 

@@ -191,6 +191,35 @@ def test_the_number_of_ranks_may_be_read_from_the_costs_and_a_rank_may_have_no_t
     assert "IndexError" in n08.check_simulate(first_task).message
 
 
+@pytest.mark.parametrize(
+    "short",
+    [
+        lambda orders, *rest: solved.simulate([order for order in orders if order], *rest),
+        edited(solved.simulate, ('kind == "F" and j == 0', 'kind == "F" and not any(orders[:j])')),
+        lambda orders, *rest: solved.simulate(orders[: max(j for j, order in enumerate(orders) if order) + 1], *rest),
+        edited(
+            solved.simulate,
+            (
+                'if kind == "B" and j == len(orders) - 1',
+                'if kind == "B" and (j == len(orders) - 1 or short(orders, i, j))',
+            ),
+            names={"short": lambda orders, i, j: ("B", i) not in orders[j + 1]},
+        ),
+    ],
+    ids=[
+        "ranks without tasks left out",
+        "the first with tasks is the first",
+        "the last with tasks is the last",
+        "no gradient, none needed",
+    ],
+)
+def test_what_no_rank_ever_makes_is_waited_for_and_ranks_keep_their_numbers(short):
+    verdict = n08.check_simulate(short)
+    assert verdict.status == "wrong"
+    assert "no task" in verdict.message
+    assert "can never finish" in verdict.message
+
+
 @pytest.mark.costly
 def test_going_through_all_orders_once_for_each_task_is_slow_and_right():
     def by_sweeps(orders, costs, message=0):

@@ -157,7 +157,7 @@ def _fault_of_neighbours(drawn: torch.Tensor, owners: list[tuple[int, int, int]]
 def _fault_of_dependence(stands: list[Stand]) -> str:
     """Compare what two ranks draw in the same step, number by number, also with columns that have changed places.
 
-    Of independent noise the correlation of so many numbers is within 0.5 in all but one of a hundred thousand answers.
+    Of independent noise the correlation of n numbers is about 1 / √n: beyond 4.2 / √n it is no chance.
     """
     noises = [_drawn_by(stand) for stand in stands]
     for two, other in enumerate(noises):
@@ -166,7 +166,7 @@ def _fault_of_dependence(stands: list[Stand]) -> str:
                 common = min(len(noise), len(other))
                 pair = torch.stack([noise[:common].flatten(), other[:common].roll(places, 1).flatten()])
                 together = torch.corrcoef(pair)[0, 1].item()
-                if abs(together) > 0.5:
+                if abs(together) > max(0.5, 4.2 / pair.shape[1] ** 0.5):
                     moved = ", with its columns moved," if places else ""
                     return (
                         f"the noise of rank {one} and that of rank {two}{moved} go together: their correlation is "

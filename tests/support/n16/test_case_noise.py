@@ -1,6 +1,9 @@
-"""Noise of case 6 of notebook 16 that two seeds have in common, as readers have seeded it: refused."""
+"""Noise of case 6 of notebook 16: what two seeds have in common is refused, and chance alone never is."""
+
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from support.kit.mistakes import edited
 from support.n16 import case_more_rows
@@ -25,3 +28,12 @@ def test_noise_that_comes_again_with_another_seed_is_refused(answer):
     assert verdict.status == "wrong", "accepted"
     assert "with seed 1" in verdict.message
     assert "with seed 0" in verdict.message
+
+
+@pytest.mark.parametrize("count", [10, 16, 24])  # rows of a rank in the smallest trials
+def test_independent_noise_is_not_refused_by_chance(count):
+    random = torch.Generator().manual_seed(0)
+    for _ in range(500):
+        drawn = torch.randn(2, count, 3, generator=random)
+        stands = [SimpleNamespace(value=[{"seen": [(0, 0, noise) for noise in of.tolist()]}]) for of in drawn]
+        assert not case_more_rows._fault_of_dependence(stands)

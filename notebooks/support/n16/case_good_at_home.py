@@ -167,7 +167,7 @@ check_job_4 = case(
     fault_of_4,
     "each row has the noise of its epoch, for any number of ranks and workers, and workers do the reading.",
     {
-        "set_epoch reaches the dataset of the trainer; the workers have copies, made when they were started.": sick_4(),
+        "Each worker reads from its own copy of the dataset, and in the copy the epoch is still the first.": sick_4(),
         "Without workers there is one dataset only, and the trainer does all the reading.": edited(
             sick_4(), ("num_workers=workers, persistent_workers=workers > 0", "num_workers=0")
         ),

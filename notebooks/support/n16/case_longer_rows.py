@@ -182,7 +182,7 @@ check_job_11 = case(
         ),
     },
     {
-        "Pairs of two texts: 28 of them, not 64. A token does not see what comes after it.": (
+        "Each pair of texts counts once: a token does not see what comes after it.": (
             56 * 512 * 512,
             7,
         ),

@@ -76,7 +76,7 @@ def fault_of_6(job: Callable[..., Any]) -> str:
             for count, size, epochs, seed in settings
         ]
         first = trials[0]
-        trials += [{**first}, {**first, "seed": first["seed"] + 10}]
+        trials += [{**first}, {**first, "seed": first["seed"] - 1}]
         found = ends_of_trials(with_first_weights, world, trials, job)
         for trial, stands in zip(trials, found, strict=False):
             count = len(trial["rows"])
@@ -95,10 +95,9 @@ def fault_of_6(job: Callable[..., Any]) -> str:
             return f"on {plural(world, 'rank')} a second run with the same seed ends with other weights."
         if torch.equal(once, other):
             return f"on {plural(world, 'rank')} two runs with different seeds end with the same weights."
-        seeds = f"with seed {first['seed']} and with seed {trials[-1]['seed']}"
-        said = _fault_of_seeds(found[0], found[-1])
+        said = _fault_of_seeds(found[0], found[-1], first["seed"], trials[-1]["seed"])
         if said:
-            return f"on {plural(world, 'rank')} {said} {seeds}."
+            return f"on {plural(world, 'rank')} {said}."
     return ""
 
 
@@ -158,7 +157,7 @@ def _fault_of_neighbours(drawn: torch.Tensor, owners: list[tuple[int, int, int]]
 def _fault_of_dependence(stands: list[Stand]) -> str:
     """Compare what two ranks draw in the same step, number by number, also with columns that have changed places.
 
-    Of independent noise the correlation of so many numbers is within 0.5 in all but one of a hundred thousand answers.
+    Of independent noise the correlation of n numbers is about 1 / √n: beyond 4.2 / √n it is no chance.
     """
     noises = [_drawn_by(stand) for stand in stands]
     for two, other in enumerate(noises):
@@ -167,7 +166,7 @@ def _fault_of_dependence(stands: list[Stand]) -> str:
                 common = min(len(noise), len(other))
                 pair = torch.stack([noise[:common].flatten(), other[:common].roll(places, 1).flatten()])
                 together = torch.corrcoef(pair)[0, 1].item()
-                if abs(together) > 0.5:
+                if abs(together) > max(0.5, 4.2 / pair.shape[1] ** 0.5):
                     moved = ", with its columns moved," if places else ""
                     return (
                         f"the noise of rank {one} and that of rank {two}{moved} go together: their correlation is "
@@ -176,16 +175,26 @@ def _fault_of_dependence(stands: list[Stand]) -> str:
     return ""
 
 
-def _fault_of_seeds(ones: list[Stand], others: list[Stand]) -> str:
-    """Look for noise that two seeds have in common: what a rank draws, one by one, or that of a row in an epoch."""
+def _fault_of_seeds(ones: list[Stand], others: list[Stand], seed: int, other_seed: int) -> str:
+    """Look for noise that two seeds have in common: what a rank draws, one by one, that of a row, or any."""
+    seeds = f"with seed {seed} and with seed {other_seed}"
     for rank, (one, other) in enumerate(zip(ones, others, strict=True)):
         if torch.equal(_drawn_by(one), _drawn_by(other)):
-            return f"rank {rank} draws the same noise"
+            return f"rank {rank} draws the same noise {seeds}"
     of_row = {(epoch, row): noise for stand in ones for epoch, row, noise in stand.value[0]["seen"]}
     for stand in others:
         for epoch, row, noise in stand.value[0]["seen"]:
             if of_row[epoch, row] == noise:
-                return f"row {row} has the same noise in epoch {epoch}"
+                return f"row {row} has the same noise in epoch {epoch} {seeds}"
+    owner = {tuple(noise): (epoch, row) for (epoch, row), noise in of_row.items()}
+    for stand in others:
+        for epoch, row, noise in stand.value[0]["seen"]:
+            if tuple(noise) in owner:
+                at, its = owner[tuple(noise)]
+                return (
+                    f"row {row} has in epoch {epoch} with seed {other_seed} the noise that row {its} has in epoch "
+                    f"{at} with seed {seed}"
+                )
     return ""
 
 
@@ -236,6 +245,9 @@ check_job_6 = case(
         ),
         "Seed and rank added, with the epoch beside them: the sums meet again on other ranks.": edited(
             sick_6(), ("        order = ", "        torch.manual_seed(seed + rank + epoch)\n        order = ")
+        ),
+        "Seed and rank added: what a rank draws with one seed its neighbour draws with the next.": edited(
+            job_6, ("1000 * seed + rank", "seed + rank")
         ),
         "A seed that nobody knows makes a run that nobody can repeat.": edited(
             job_6, ("torch.manual_seed(1000 * seed + rank)", "torch.seed()")

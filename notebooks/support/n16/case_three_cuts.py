@@ -71,11 +71,11 @@ FORECAST_8 = 0.4
 
 
 def drawn_8(seed: int, depth: int, width: int = 4) -> dict[str, Any]:
-    """Return so many layers that keep the width, rows and targets, float64."""
+    """Return so many layers that keep the width, rows and targets, of the type that the notebook's have."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layers = [nn.Linear(width, width).double() for _ in range(depth)]
-        rows = torch.randn(8, width, dtype=torch.float64)
+        layers = [nn.Linear(width, width) for _ in range(depth)]
+        rows = torch.randn(8, width)
         return {"layers": layers, "rows": rows, "targets": 3 * rows.flip(1)}
 
 
@@ -107,7 +107,7 @@ def _fault_of_stages(where: str, stands: list[Stand], due: list[Tensor]) -> str:
         if not isinstance(got, list) or [getattr(w, "shape", ()) for w in got] != [w.shape for w in own]:
             return f"{where} rank {rank} returned {_counted(got, each // 2)}."
         apart = max((one - other).abs().max().item() for one, other in zip(got, own, strict=True))
-        if not apart < 1e-5:  # clipping divides by the norm and 1e-6
+        if not apart < 2e-5:  # clipping divides by the norm and 1e-6, and a float32 has seven places
             return (
                 f"{where} rank {rank} ends with weights that are up to {apart:.2g} from those of one stage."
             )

@@ -46,6 +46,8 @@ def fault_of_damage(write: Any, read: Any, path: Path) -> str:
         except Exception:  # it refuses the file, in whatever words
             if not equal(model, before) or optimizer.state:
                 return f"load refuses a file {what}, but only after it has changed model or optimizer."
+            if not alone.exists():
+                return f"load refuses a file {what}, and takes it away: it is to leave the file as it is."
             continue
         if equal(model, before):
             return f"load neither loads a file {what} nor refuses it: it returns {found}, and the job begins anew."

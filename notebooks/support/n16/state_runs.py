@@ -16,6 +16,8 @@ from support.kit.source import module_text
 WIDTH = 96
 FILE = "<state.py"
 MORE: Any = {"step": 3, "dealer": {"epoch": 0, "consumed": 180}}
+#: What another job may hand over.
+OTHER_MORE: Any = {"epochs": 2, "best": 0.25, "dealers": {"left": {"rows": 60}, "right": {"rows": 0}}}
 
 Training = tuple[nn.Module, torch.optim.Optimizer]
 
@@ -108,8 +110,8 @@ def same_state(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def saved(write: Any, path: Path, run: Training) -> Any:
+def saved(write: Any, path: Path, run: Training, more: Any = MORE) -> Any:
     """Save, and return what `save` has left of its `more`, a dictionary of its own: an answer may write into it."""
-    more = deepcopy(MORE)
+    more = deepcopy(more)
     write(path, *run, more)
     return more

@@ -26,6 +26,7 @@ from support.n16.state_damage import fault_of_another_file, fault_of_damage
 from support.n16.state_runs import (
     FILE,
     MORE,
+    OTHER_MORE,
     Training,
     as_in_the_job,
     equal,
@@ -75,31 +76,32 @@ def fault_of_state(pair: tuple[Any, Any]) -> str:
 
 
 def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
-    for momentum in (False, True):
+    for momentum, due in ((False, MORE), (True, OTHER_MORE)):
         first = new_run(0, momentum)
         again = new_run(1, momentum)
         other = new_run(1, momentum)
         go_on(first, range(3))
-        with in_case("the first save", FILE_OF_ITS_OWN):
-            more = saved(write, path, first)
-        if not same_state(more, MORE):
-            new = ", ".join(str(key) for key in more if key not in MORE)
+        with in_case("the first save" if due is MORE else f"save with {due} as more", FILE_OF_ITS_OWN):
+            more = saved(write, path, first, due)
+        if not same_state(more, due):
+            new = ", ".join(str(key) for key in more if key not in due)
             now = f"it now has {new}, too" if new else f"it is now {more}"
             return f"save has changed the dictionary more, which belongs to its caller: {now}."
         if not path.exists():
             there = ", ".join(sorted(each.name for each in path.parent.iterdir())) or "nothing"
             return f"save(path, …) has left no file at path, {path.name}; in its folder lies {there}."
-        with in_case("load after the first save", FILE_OF_ITS_OWN):
+        behind = "load after the first save" if due is MORE else f"load after a save with {due} as more"
+        with in_case(behind, FILE_OF_ITS_OWN):
             found = read(path, *again)
         if not path.exists():
             return "load has taken the file away: all ranks load it, and so does the next restart."
-        if isinstance(found, dict) and found.keys() != MORE.keys():
-            return f"load should return {MORE}, it returned a dictionary with {', '.join(map(str, found))}."
+        if isinstance(found, dict) and found.keys() != due.keys():
+            return f"load should return {due}, it returned a dictionary with {', '.join(map(str, found))}."
         if not equal(first[0], again[0]):
             still = ": they are still those from before" if equal(again[0], other[0]) else ""
             return f"after load the weights and buffers are not those that were saved{still}."
-        if found != MORE:
-            return f"load should return {MORE}, it returned {found}."
+        if found != due:
+            return f"load should return {due}, it returned {found}."
         if not again[1].state:
             return "after load the optimizer has no state of its own: it begins as on the first day."
         for was, group in zip(first[1].param_groups, again[1].param_groups, strict=True):

@@ -110,3 +110,12 @@ def test_as_many_ranks_stand_in_a_send_as_there_are_micro_batches_and_not_more_t
     sending = sum("dist.send" in stand.where[-1][1] for stand in stands)
     assert sending == min(many, world)
     assert case_less_to_keep.FORECAST_12 == (6, 16 - 6)
+
+
+@pytest.mark.parametrize("case, number, forecast, told", [
+    (case_longer_rows, 11, (56 * 512**2, 7), "Each pair of texts counts once"),
+    (case_less_to_keep, 12, (5, 11), "The last rank stands in a send, too."),
+])  # fmt: skip
+def test_a_wrong_forecast_is_told_nothing_untrue(case, number, forecast, told):
+    check = getattr(case, f"check_job_{number}")
+    assert told in check(check.reference[0], forecast).message

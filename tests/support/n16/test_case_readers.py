@@ -136,7 +136,7 @@ ANSWERS = {
         6,
         1,
         [(SEEDED, f"{SEEDED}    torch.manual_seed(rank)\n")],
-        "draws the same noise with seed 1 and with seed 11",
+        "draws the same noise with seed 1 and with seed 0",
         "",
     ),
     "6 the seed left out": (
@@ -149,7 +149,7 @@ ANSWERS = {
                 "epoch * len(rows) + int(row))) for row in mine])",
             )
         ],
-        "has the same noise in epoch 0 with seed 1 and with seed 11",
+        "has the same noise in epoch 0 with seed 1 and with seed 0",
         "",
     ),
     "6 a hash of text": (

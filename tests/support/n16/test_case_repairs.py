@@ -92,6 +92,12 @@ GATHERED = (
      "        for parameter in stage.parameters():\n"
      "            parameter.grad *= min(1.0, max_norm / sum(squares) ** 0.5)\n"),
 )  # fmt: skip
+NORMS = (
+    ("        nn.utils.clip_grad_norm_(stage.parameters(), max_norm)\n",
+     "        own = nn.utils.get_total_norm([p.grad for p in stage.parameters()])\n"
+     "        norms = [torch.zeros(()) for _ in range(world)]\n        dist.all_gather(norms, own)\n"
+     "        nn.utils.clip_grads_with_norm_(stage.parameters(), max_norm, torch.stack(norms).norm())\n"),
+)  # fmt: skip
 IN_ORDER = (("reversed(kept)", "kept"),)
 BLOCKS = (
     ("    mine = order[rank::world]\n", "    size = world * batch_size\n"),
@@ -120,6 +126,7 @@ REPAIRS = {
     "7 torch's own": (7, edited(SICK[7], *TORCHS_OWN)),
     "7 set and set back": (7, edited(RIGHT[7], *BACK_AGAIN)),
     "8 squares gathered": (8, edited(SICK[8], *GATHERED)),
+    "8 norms gathered": (8, edited(SICK[8], *NORMS)),
     "9 backward in the order of forward": (9, edited(RIGHT[9], *IN_ORDER)),
     "10 blocks of all ranks": (10, edited(RIGHT[10], *BLOCKS)),
     "10 a generator of the epoch": (10, edited(SICK[10], *OF_THE_EPOCH)),

@@ -220,6 +220,22 @@ def test_a_load_that_takes_the_file_away_is_told_so():
     assert "load has taken the file away" in n16.check_state(built.save, away).message
 
 
+def test_a_load_that_takes_a_damaged_file_away_is_told_so():
+    raises = "        raise ValueError("
+    away = edited(built.load, (raises, f"        path.unlink()\n{raises}"))
+    message = n16.check_state(built.save, away).message
+    assert "load refuses a file that was cut off, and takes it away" in message
+
+
+@pytest.mark.parametrize("kept", [
+    'return {"step": state["more"]["step"], "dealer": state["more"]["dealer"]}',
+    'return {key: state["more"].get(key, 0) for key in ("step", "dealer")}',
+])  # fmt: skip
+def test_more_may_hold_other_numbers_than_the_example_has(kept):
+    message = n16.check_state(built.save, edited(built.load, ('return state["more"]', kept))).message
+    assert "epochs" in message
+
+
 def test_the_first_save_is_watched_too():
     straight = edited(
         built.save,

@@ -1,0 +1,39 @@
+"""Noise of case 6 of notebook 16: what two seeds have in common is refused, and chance alone never is."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from support.kit.mistakes import edited
+from support.n16 import case_more_rows
+
+SEEDED = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+EPOCH = "        order = "
+NOISE = "torch.randn(len(mine), rows.shape[1])"
+OF_A_ROW = "torch.stack([torch.randn(rows.shape[1], generator=torch.Generator().manual_seed({})) for row in mine])"
+
+ANSWERS = {
+    "the sum": (SEEDED, f"{SEEDED}    torch.manual_seed(seed + rank)\n"),
+    "one or the other": (SEEDED, f"{SEEDED}    torch.manual_seed(seed ^ rank)\n"),
+    "the epoch added to the seed": (EPOCH, f"        torch.manual_seed((seed + epoch) * world + rank)\n{EPOCH}"),
+    "a row's, all added": (NOISE, OF_A_ROW.format("seed + 1000 * epoch + int(row)")),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_noise_that_comes_again_with_another_seed_is_refused(answer):
+    job = edited(case_more_rows.sick_6(), ANSWERS[answer])
+    verdict = case_more_rows.check_job_6(job, case_more_rows.FORECAST_6)
+    assert verdict.status == "wrong", "accepted"
+    assert "with seed 1" in verdict.message
+    assert "with seed 0" in verdict.message
+
+
+@pytest.mark.parametrize("count", [10, 16, 24])  # rows of a rank in the smallest trials
+def test_independent_noise_is_not_refused_by_chance(count):
+    random = torch.Generator().manual_seed(0)
+    for _ in range(500):
+        drawn = torch.randn(2, count, 3, generator=random)
+        stands = [SimpleNamespace(value=[{"seen": [(0, 0, noise) for noise in of.tolist()]}]) for of in drawn]
+        assert not case_more_rows._fault_of_dependence(stands)

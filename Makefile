@@ -43,12 +43,12 @@ lab: environment ## open JupyterLab at the first notebook (first time 3 minutes,
 copy: environment ## copy the notebooks to mine/, for you to write in: git looks past it, and make lab opens it (1 s)
 	@$(PY) -m tools.copies
 
-test: environment-test ## run everything (12 to 26 minutes); one notebook: NB=03 (90 s); no notebook, browser, ranks: FAST=1
-	@echo "Running $(if $(FAST),the fast tests (2 minutes),$(if $(NB),all that concerns notebook $(NB) (90 s),all tests: units, properties, simulated GPUs, every notebook compared output by output, widgets in a browser (12 to 26 minutes)))."
+test: environment-test ## run the suite (10 to 21 minutes); one notebook: NB=03 (90 s); no notebook, browser, ranks: FAST=1
+	@echo "Running $(if $(FAST),the fast tests (2 minutes),$(if $(NB),all that concerns notebook $(NB) (90 s),the suite: units, properties, simulated GPUs, every notebook compared output by output, widgets in a browser (10 to 21 minutes)))."
 	@$(PY) -m tools.test $(if $(FAST),--fast) $(NB)
 
-prove: environment-test ## run what is larger than a suite needs: more examples, more seeds, full sizes (20 minutes)
-	@echo "Running what make test leaves out or tries small, in its full size (20 minutes)."
+prove: environment-test ## run what is larger than a suite needs: more examples, more seeds, all cases, full sizes (about an hour)
+	@echo "Running what make test leaves out or tries small, in its full size (about an hour, by an estimate)."
 	@$(PY) -m tools.test --prove
 
 run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03; RECORD=1 keeps them)

@@ -295,6 +295,8 @@ def check_memory(browser: Browser, folder: Path, names: Iterable[str], report: R
                 exercise.locator("details.solution > summary").click()
                 exercise.locator("input[data-done]").check()
                 done += 1
+            # A page hears of a solution that opens a moment later, and of none once it is left.
+            page.wait_for_function("count => Object.keys(course.all().opened || {}).length === count", arg=done)
         page.goto((folder / "index.html").resolve().as_uri())
         report.counts["predictions"] = guessed
         report.counts["solutions"] = done

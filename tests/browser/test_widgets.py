@@ -1,9 +1,9 @@
 """Every control of every interactive figure, moved in a real JupyterLab: the figure follows and no cell shows an error.
 
-One notebook runs whole, as a reader runs it (two in `make prove`); of the others the set-up cell and what their figures
-need (needed.py), because strict nbval runs every cell of them anyway. A solution holds no interactive figure; one that
-did would be tried like any notebook. What the browser showed of a figure with a fault, and after `make prove` of all of
-them, lies in tests/browser/screenshots afterwards; git ignores it.
+`make test` tries three notebooks, `make prove` all. One runs whole, as a reader runs it (two in `make prove`); of the
+others the set-up cell and what their figures need (needed.py), because strict nbval runs every cell of them anyway. A
+solution holds no interactive figure; one that did would be tried like any notebook. What the browser showed of a figure
+with a fault, and after `make prove` of all of them, lies in tests/browser/screenshots afterwards; git ignores it.
 """
 
 from collections.abc import Callable, Set

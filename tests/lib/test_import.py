@@ -45,6 +45,7 @@ print('fine')
     assert fresh(code) == b"fine\n"
 
 
+@pytest.mark.costly
 def test_importing_is_quick_where_torch_is_imported_already():
     timed = "import time{}; start = time.process_time(); import {}; print(time.process_time() - start)"
     whole = float(fresh(timed.format("", "torch")))

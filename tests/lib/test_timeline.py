@@ -184,7 +184,7 @@ class Recorded(Dataset[int]):
             return index
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.costly)])
 def test_dataloader_workers_record_into_the_trace_of_the_main_process(start_method):
     if start_method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this system cannot {start_method}")

@@ -86,6 +86,7 @@ def test_a_moved_assumption_turns_the_verdict(name, moved, verdict):
     assert CLAIMS[name](**moved).verdict == verdict
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 def test_claims_on_real_ranks_say_what_is_stored_and_turn(two_ranks):
     for name, moved, verdict in TURNS_OF_RANKS:

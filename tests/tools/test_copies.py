@@ -45,7 +45,7 @@ def test_links_lead_as_far_from_the_copy(root: Path) -> None:
     assert {name: said for name, said in faults.items() if said} == {}
 
 
-@pytest.mark.parametrize("folder", ["mine", "mine/solutions"])
+@pytest.mark.parametrize("folder", [pytest.param("mine", marks=pytest.mark.costly), "mine/solutions"])
 def test_the_set_up_cell_finds_the_project_from_the_copy(root: Path, folder: str) -> None:
     code = f"{setup_cell.text(address())}\nimport support\nprint(root, support.__file__)"
     lines = [line for line in code.splitlines() if not line.strip().startswith("!")]

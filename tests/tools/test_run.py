@@ -133,7 +133,7 @@ def test_what_fails_is_tried_once_more_alone_and_named(tmp_path, monkeypatch, ca
         (tmp_path / "fails").touch()
     (tmp_path / "pytest.ini").write_text("[pytest]")
     monkeypatch.setattr(suite, "ROOT", tmp_path)
-    monkeypatch.setattr(suite, "everything", lambda: [suite.SuiteStep("all", ["test_it.py"], suite.BOTH_CORES, 5)])
+    monkeypatch.setattr(suite, "everything", lambda: [suite.SuiteStep("all", ["test_it.py"], ["-n", "2"], 5)])
     assert suite.main([]) == also_fails
     told = capfd.readouterr().out
     assert (tmp_path / "passes").read_text() == ".", "what has passed is not run again"

@@ -52,6 +52,7 @@ def flip_seeded_by_the_crop(*three):
     return crop, int(np.random.default_rng((*three, crop)).integers(2))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "crop_and_flip",
     [
@@ -84,6 +85,7 @@ def test_an_epoch_that_a_product_with_seed_0_swallows_is_not_called_missing_in_t
     assert "the key must" not in n02.check_noise(*answers).message
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "other",
     [

@@ -153,6 +153,7 @@ def test_company_costs_at_the_notebooks_rate_as_it_says_and_less_the_larger_it_i
     assert guesses.guess_harmful("company", results["4"]).message.count("that is it") == 1
 
 
+@pytest.mark.costly
 def test_the_cost_grows_with_the_length_as_the_prose_says_and_after_ten_epochs_little_of_it_is_there(tmp_path):
     seeds = 20
     ten = {

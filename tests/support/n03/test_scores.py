@@ -112,6 +112,7 @@ def sent_as(kind, gathered=False):
     return score
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("gathered", [False, True])
 def test_counts_are_not_rounded_on_their_way(gathered):
     for kind in (torch.int64, torch.int32, torch.float64):
@@ -120,6 +121,7 @@ def test_counts_are_not_rounded_on_their_way(gathered):
     assert "as float32, which can't hold 16777217. The ranks' counts travel as a float of 32 bits" in verdict.message
 
 
+@pytest.mark.costly
 def test_each_buffer_decides_and_a_count_that_runs_over_or_stops_growing_is_noticed():
     assert n03.check_score(with_buffers_like("running"))  # the third counts batches: no answer depends on it
     assert "the running variances are not" in n03.check_score(with_buffers_like("mean")).message

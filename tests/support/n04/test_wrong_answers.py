@@ -270,6 +270,7 @@ def test_a_position_is_a_whole_number():
     refused(n04.check_inverse(edited(inverse, ("return number", "return number / 1"))), "number 0 gets 509.0, a float")
 
 
+@pytest.mark.costly
 def test_few_numbers_have_a_way_back_too():
     for least in (2, 3, 1025):
         refused(

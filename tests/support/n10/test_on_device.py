@@ -60,6 +60,7 @@ print(device.run(on_device.same_mask, "MyCheckpoint"))
 """
 
 
+@pytest.mark.costly
 def test_on_a_simulated_device_memory_ends_and_a_checkpoint_makes_room():
     paths = os.pathsep.join([str(ROOT), str(ROOT / "notebooks")])
     done = subprocess.run(

@@ -70,6 +70,7 @@ print(json.dumps({sentence: checks.check_copy_wait(*answer).message for sentence
 """
 
 
+@pytest.mark.costly
 def test_where_devices_run_a_right_answer_stays_right_and_a_forgotten_wait_is_seen_as_a_number_too():
     told = json.loads(python(JUDGED).splitlines()[-1])
     assert all(sentence in message for sentence, message in told.items())

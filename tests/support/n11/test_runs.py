@@ -36,6 +36,7 @@ def test_our_orders_are_torchgpipes_recorded_ones_after_other_work_too():
     assert origin
 
 
+@pytest.mark.costly
 def test_a_kernel_that_has_worked_all_day_sees_the_same_orders_of_new_and_of_older_workers():
     def orders():
         return n11.order_of(8, 2, tied=False), n11.order_of(8, 2, tied=False, older=n11.OLDER)

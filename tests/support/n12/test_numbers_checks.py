@@ -29,6 +29,7 @@ def by_counting(m, n):
     return type("Pairs", (), {"wrap": lambda _, layer, i, j: Own(layer, i * n + j)})()
 
 
+@pytest.mark.costly
 def test_numbers_that_are_counted_from_a_base_pass():
     class Counted:
         def __init__(self, m, n):
@@ -155,6 +156,7 @@ def test_a_base_from_so_few_that_runs_mostly_pass_is_found_by_the_spread_of_its_
     assert "drawn from so few, two of them are equal" in verdict.message or "in a run of 1000 steps" in verdict.message
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("below", ["10**7", "2**24"])
 def test_few_bases_are_found_too_where_their_seeds_lie_far_apart(below):
     verdict = n12.check_numbers(from_a_base(below, STRETCHED))
@@ -162,6 +164,7 @@ def test_few_bases_are_found_too_where_their_seeds_lie_far_apart(below):
     assert "times the mask of an earlier step" in verdict.message
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("seed", ["self.seeds * 64 + i * self.n + j", "(self.seeds * (i * self.n + j + 1)) % 2**63"])
 def test_seeds_of_which_the_number_of_pairs_takes_bits_are_found(seed):
     verdict = n12.check_numbers(from_a_base("2**32", seed))
@@ -200,6 +203,7 @@ class AdvancedByHand:
         return run
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("answer", [from_a_base("2**31"), from_a_base("2**31", STRETCHED), AdvancedByHand])
 def test_seeds_enough_for_a_thousand_runs_pass_and_so_does_a_state_without_seeds(answer):
     assert n12.check_numbers(answer), n12.check_numbers(answer)

@@ -147,6 +147,7 @@ print(checks.check_streamed(raises).message)
 """
 
 
+@pytest.mark.costly
 def test_exercise_4_is_judged_by_order_without_a_device_and_with_one_each_missing_wait_is_seen_as_a_number_too():
     *edges, raised = python(JUDGED).splitlines()[1:]
     assert [line[0] for line in edges] == [*"012345"]

@@ -202,6 +202,7 @@ def test_a_large_v_is_the_fastest_where_messages_are_free_and_on_six_ranks_where
         assert f"v = {v} is fastest" in words
 
 
+@pytest.mark.costly
 def test_on_three_ranks_or_four_both_is_the_fastest_from_a_quarter_of_a_tick_on_whatever_else_the_sliders_say():
     for m in (8, 16):
         for n in (3, 4):

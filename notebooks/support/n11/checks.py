@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
+from lib.runtime.device import current_stream
 from support.built import (
     MyCopy,
     MyFork,
@@ -177,6 +178,10 @@ COPIES = {
         "moved(gradient, next_stream, prev_stream)",
         "gradient.to(prev_stream.device)",
     ),
+    "What ctx keeps lives no longer than the graph, and the copy may last longer: the allocator must know of it.": (
+        "return None, None, moved(gradient, next_stream, prev_stream)",
+        "ctx.gradient = gradient\n        return None, None, arrived(gradient, next_stream, prev_stream)",
+    ),
     "In backward the gradient starts at next_stream and goes to prev_stream.": (
         "moved(gradient, next_stream, prev_stream)",
         "moved(gradient, prev_stream, next_stream)",
@@ -229,6 +234,14 @@ def copied(x: Any, source: Any, target: Any) -> Any:
         return x.to(target.device)
 
 
+def arrived(x: Any, source: Any, target: Any) -> Any:
+    """Copy in both streams, and tell the allocator of what arrives alone: for a famous mistake."""
+    user = current_stream(target.device)
+    y = copied(x, source, target)
+    y.record_stream(user)
+    return y
+
+
 check_copy_wait = Exercise(
     "MyCopy and MyWait",
     name="forward and backward of MyCopy and MyWait",
@@ -243,7 +256,9 @@ check_copy_wait = Exercise(
     ),
     mistakes={
         sentence: answer[1:]
-        for sentence, answer in famous((moved, MyCopy, MyWait), COPIES, {"copied": copied}).items()
+        for sentence, answer in famous(
+            (moved, MyCopy, MyWait), COPIES, {"copied": copied, "arrived": arrived}
+        ).items()
     },
 )
 """Exercise 3: what is launched where, who waits for whom, and when memory may be given away."""

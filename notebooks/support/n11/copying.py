@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, TypeAlias
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ MEANINGS = {
     "incorrect number of gradients": "backward returns one gradient for each argument of forward after ctx, or None.",
     "argument": "forward gets prev_stream, next_stream and x behind ctx; backward gets one gradient.",
 }
-DIRECTIONS = ("forward", "backward")
+AFTERWARDS = "after backward"
 SIZE = 300  # numbers in a tensor: each takes a block of its own, and all blocks are equally large
 
 ODD = 2049.0
@@ -51,32 +52,50 @@ class _Trip:
         names = ["copies"] if self.own == 1 else [f"copies {i}" for i in range(self.own)]
         self.ways = [tuple(self.gpu.new_stream(name, index) for index in range(2)) for name in names]
         self.copies = self.ways[0]
-        self.backward_from = 0  # the number of the first operation of backward
+        # the numbers of the first operations of backward, and of what comes after it
+        self.backward_from = 0
+        self.next_from = 0
 
     @property
     def operations(self) -> list[Operation]:
         return self.gpu.operations
 
     def direction(self, number: int) -> str:
-        """Return whether an operation belongs to forward or to backward."""
-        return DIRECTIONS[bool(self.backward_from) and number >= self.backward_from]
+        """Return whether an operation belongs to forward, to backward, or to what comes after it."""
+        if not self.backward_from or number < self.backward_from:
+            return "in forward"
+        return AFTERWARDS if self.next_from and number >= self.next_from else "in backward"
+
+
+@contextmanager
+def _pretended(kind: type[PretendGPU]) -> Iterator[PretendGPU]:
+    """Put two pretended devices in the place of CUDA, torch.accelerator.synchronize included."""
+
+    def synchronize(device: Any = None) -> None:
+        gpu.synchronize(None if device is None else torch.device(device).index)
+
+    with (
+        in_place_of_cuda(kind(count=2)) as gpu,
+        mock.patch.object(torch.accelerator, "synchronize", synchronize),
+    ):
+        yield gpu
 
 
 def fault_of_copy_wait(answer: Passages) -> str:
     """Look at a copy and a wait by themselves, then at trips there and back of one to three micro-batches."""
-    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+    with _pretended(PretendGPU) as gpu:
         fault = _fault_of_copy(answer, _Trip(gpu))
     if fault:
         return fault
-    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+    with _pretended(PretendGPU) as gpu:
         fault = _fault_of_wait(answer, _Trip(gpu))
     if fault:
         return fault
-    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+    with _pretended(PretendGPU) as gpu:
         fault = _fault_of_the_way_back(answer, _Trip(gpu))
     if fault:
         return fault
-    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+    with _pretended(PretendGPU) as gpu:
         fault = _fault_of_copy_back(answer[0], _Trip(gpu))
     return fault or _fault_of_memory(answer)
 
@@ -102,7 +121,8 @@ def _fault_of_copy(answer: Passages, trip: _Trip) -> str:
         )
     new = trip.operations[began:]
     return (
-        _fault_of_other_kernels(new, "MyCopy.forward")
+        _fault_of_host(new, "MyCopy.forward")
+        or _fault_of_other_kernels(new, "MyCopy.forward")
         or _fault_of_streams(new, "MyCopy.forward", ("copies", "copies of cuda:1"))
         or _fault_of_waits_in_copy(new, "MyCopy.forward")
     )
@@ -119,6 +139,13 @@ def _fault_of_copy_back(copy: Any, trip: _Trip) -> str:
     y.backward(gradient)
     new = trip.operations[began : ended[0]]
     return _fault_of_other_kernels(new, "MyCopy.backward") or _fault_of_waits_in_copy(new, "MyCopy.backward")
+
+
+def _fault_of_host(new: Sequence[Operation], name: str) -> str:
+    """Say whether the host waits."""
+    if any(op.kind == "synchronize" for op in new):
+        return f"In {name} the host stands still until a stream is done. Only streams are to wait."
+    return ""
 
 
 def _fault_of_other_kernels(new: Sequence[Operation], name: str) -> str:
@@ -158,8 +185,6 @@ def _waits(operations: Sequence[Operation]) -> list[tuple[str, str]]:
 
 def _fault_of_streams(new: Sequence[Operation], name: str, ways: tuple[str, str]) -> str:
     """Say what has been put where it does not belong. ways: the streams of the copy and of its memory."""
-    if any(op.kind == "synchronize" for op in new):
-        return f"In {name} the host stands still until a stream is done. Only streams are to wait."
     source, target = ways
     copies = [op for op in new if op.kind == "launch" and op.label.startswith("copy of")]
     if not copies:
@@ -274,10 +299,18 @@ def _fault_of_the_way_back(answer: Passages, trip: _Trip) -> str:
     if not torch.equal(_plain(x.grad), torch.full((SIZE,), 2.0 * ODD)):
         return f"The gradient of x is {_plain(x.grad)[0].item():g}, not {2 * ODD:g}: neither of both may change it."
     new = trip.operations[trip.backward_from :]
-    fault = _fault_of_streams(new, "MyCopy.backward", ("copies of cuda:1", "copies"))
+    fault = _fault_of_host(new, "backward")
+    fault = fault or _fault_of_streams(new, "MyCopy.backward", ("copies of cuda:1", "copies"))
     if fault:
         return fault
     return _fault_of_waits_back(new) or _fault_of_keeping(trip)
+
+
+def _go_on(trip: _Trip) -> None:
+    """Let each device begin the next thing behind backward, the graph being dropped: a kernel in new memory."""
+    trip.next_from = len(trip.operations)
+    for index in range(trip.gpu.count):
+        torch.full((SIZE,), 0.0, device=f"cuda:{index}")
 
 
 def _fault_of_keeping(trip: _Trip) -> str:
@@ -318,12 +351,12 @@ def _plain(x: Any) -> Any:
 
 
 def _fault_of_memory(answer: Passages) -> str:
-    found = list(_all_races(answer))
+    found = sorted(_all_races(answer), key=lambda seen: seen[1].direction(seen[2].second) == AFTERWARDS)
     if not found:
         return ""
     m, trip, race = found[0]
     where = trip.direction(race.second)
-    told = f"{plural(m, 'micro-batch', 'micro-batches')}, find_races, in {where}: {race}."
+    told = f"{plural(m, 'micro-batch', 'micro-batches')}, find_races, {where}: {race}."
     if _given_away(trip.operations, race):
         told += f" The memory of {race.block} was given away in between: for the allocator it was free."
     known = [f"{seen} {there.direction(other.second)} {other}" for seen, there, other in found]
@@ -347,14 +380,16 @@ def races_of(copy: Any, wait: Any, m: int = 3, own: int = 1) -> list[Race]:
 
     own: how many copy streams each device has.
     """
-    with in_place_of_cuda(PretendGPU(count=2)) as gpu, _no_collection():
-        _there_and_back((copy, wait), m, _Trip(gpu, own))
+    with _pretended(PretendGPU) as gpu, _no_collection():
+        trip = _Trip(gpu, own)
+        _there_and_back((copy, wait), m, trip)
+        _go_on(trip)
         return find_races(list(gpu.operations))
 
 
 def _recorded(answer: Passages) -> list[list[str]]:
     """Return which streams forward has named to the allocator: of what it copies, and of what arrives."""
-    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+    with _pretended(PretendGPU) as gpu:
         x = _input(ODD) * 2
         y = answer[0].apply(*_Trip(gpu).copies, x)
         return [sorted(x.block.users), sorted(y.block.users)]
@@ -364,10 +399,10 @@ def _all_races(answer: Passages) -> Iterator[tuple[int, _Trip, Race]]:
     # In a stream that all share, memory goes from one micro-batch to the next; where each has its own, mixing shows.
     trips = [*product(((1, 1), (2, 1), (3, 1), (2, 2), (3, 3)), (PretendGPU, PromptGPU))]
     for (m, own), device in sorted(trips, key=lambda trip: trip[1] is PromptGPU):
-        gpu_here = in_place_of_cuda(device(count=2))
-        with gpu_here as gpu, _no_collection(), in_case("on the way there and back", MEANINGS):
+        with _pretended(device) as gpu, _no_collection(), in_case("on the way there and back", MEANINGS):
             trip = _Trip(gpu, own)
             inputs = _there_and_back(answer, m, trip)
+            _go_on(trip)
             if any(
                 x.grad is None or not torch.equal(_plain(x.grad), torch.full((SIZE,), 2.0 * ODD))
                 for x in inputs

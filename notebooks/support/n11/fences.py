@@ -74,7 +74,7 @@ def fault_of_copies(depend: Callable[[list[Tensor], int], Any]) -> str:
 
 
 def fault_of_copied_batches(answer: Fence) -> str:
-    """Say which micro-batch fence hands to `copy` from other memory than it lay in."""
+    """Say whether fence hands a micro-batch to `copy` twice, or from other memory than it lay in."""
     batches = [torch.ones(2, requires_grad=True) * k for k in (1, 2)]
     places = [x.data_ptr() for x in batches]
     handed: list[Tensor] = []
@@ -85,6 +85,8 @@ def fault_of_copied_batches(answer: Fence) -> str:
 
     with in_case("in fence", MEANINGS):
         answer([(1, 0), (0, 1)], batches, copy)
+    if len(handed) > 1:
+        return "For (0, 1) fence calls `copy` twice: one copy is enough."
     if [x.data_ptr() for x in (batches[1], *handed)] != [places[1], places[0]]:
         return "fence moves a micro-batch into other memory by itself. `copy` alone does that."
     return ""

@@ -45,7 +45,7 @@ def graphs() -> Iterator[tuple[str, Tensor]]:
     """Yield graphs, each with its name; no two nodes that can be ready together have the same number."""
     far_ahead()
     w, v = (torch.ones(2, requires_grad=True) for _ in "wv")
-    yield "tanh(w * 2)", torch.tanh(w * 2)
+    yield "tanh(c * w), c a constant", torch.tanh(torch.tensor(2.0) * w)  # an edge to nobody, before one
     yield "exp(w * 2) + sin(w * 3)", torch.exp(w * 2) + torch.sin(w * 3)
     y = w * 2
     yield "y = w * 2, exp(y) + y", torch.exp(y) + y
@@ -156,6 +156,8 @@ class _Layers:
         self.edges: list[list[str]] = []  # from each Recompute, to these nodes
         self.left: list[list[bool]] = []  # in `shared` when Wait runs: which of its tensors have a graph
         self.inputs: dict[str, set[int]] = {}  # of each layer: where what it got lies in memory
+        self.outputs: set[int] = set()  # where they lie in memory, those that have a graph
+        self.has_copied = False  # whether `shared` held another output when Wait ran
         # of gradients on their way through a Checkpoint: where each lies in memory
         self.places: dict[str, int] = {}
 
@@ -167,6 +169,7 @@ class _Layers:
             if torch.is_grad_enabled():
                 self.asks.append(x.requires_grad)
                 self.insides += map(weakref.ref, (x, y))
+                self.outputs.add(y.data_ptr())
                 self._watch_inside(x, y, label)
             return y
 
@@ -178,6 +181,12 @@ class _Layers:
         node.register_prehook(lambda got: self._note(f"began {label}", got[0]))
         if x.requires_grad and x.is_leaf:
             x.register_post_accumulate_grad_hook(lambda x: self._note(f"leaf {label}", x.grad))
+
+    def look_into(self, memory: dict[str, Any]) -> None:
+        """Note what Recompute has left in `shared`."""
+        self.left.append(_graphs_in(memory))
+        ends = [x for x in _tensors_in(memory) if x.grad_fn is not None]
+        self.has_copied |= any(x.data_ptr() not in self.outputs for x in ends)
 
     def watch(self, node: Any, label: str) -> None:
         """Note where the gradient lies that a Checkpoint gets, and the one that it hands on to x."""
@@ -191,6 +200,8 @@ class _Layers:
     def copied(self) -> str:
         """Say which gradient was copied, "" for none."""
         places = self.places
+        if self.has_copied:
+            return "the output in `shared` was a copy of what the function gave, in other memory"
         for before, after, told in (
             ("arrived", "began", "the nested backward had begun with a copy of the gradient that arrived"),
             ("leaf", "given", "x had got a copy of the new leaf's gradient"),
@@ -224,7 +235,7 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
         waited = output.data_ptr()
         wait: Any = output.grad_fn
         if wait is not None:
-            wait.register_prehook(lambda *_, memory=memory: layers.left.append(_graphs_in(memory)))
+            wait.register_prehook(lambda *_, memory=memory: layers.look_into(memory))
             layers.watch(wait.next_functions[0][0], f"{j}")
         output = elsewhere(tie, output, *task) if j == 0 else tie(output, *task)
         if not isinstance(output, Tensor):
@@ -309,16 +320,25 @@ def _fault_of_insides(
         return "the recomputation had begun with a copy of x, in other memory"
     if layers.asks != [True, needs_grad]:
         return "the new leaf of partition 0 asks for a gradient"
+    if not needs_grad and "given 0" in layers.places:
+        return "x, which asks for no gradient, had got one"
     return layers.copied()
 
 
 def _holds(thing: Any, tensors: list[Tensor]) -> bool:
     """Return whether it is one of these tensors, or a container that one is in, however deep."""
+    return any(x is tensor for x in _tensors_in(thing) for tensor in tensors)
+
+
+def _tensors_in(thing: Any) -> Iterator[Tensor]:
+    """Yield the tensors in a container, however deep, or the tensor itself."""
     if isinstance(thing, dict):
         thing = list(thing.values())
     if isinstance(thing, list | tuple | set):
-        return any(_holds(part, tensors) for part in thing)
-    return any(thing is tensor for tensor in tensors)
+        for part in thing:
+            yield from _tensors_in(part)
+    elif isinstance(thing, Tensor):
+        yield thing
 
 
 def _rounded(gradient: Tensor | None) -> list[float] | None:

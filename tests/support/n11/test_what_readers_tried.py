@@ -1,32 +1,27 @@
 """Answers that readers gave to notebook 11: wrong ones that once passed, and right ones in another form."""
 
 from collections import Counter
+from itertools import takewhile
 
 import pytest
 import torch
 
-from lib.runtime.device import current_stream
 from support.built import (
     Fork,
     Join,
-    MyCopy,
     MyFork,
     MyJoin,
     MyRecompute,
     MyTwoNodeCheckpoint,
-    MyWait,
     depend,
     fence,
-    moved,
     my_tie,
 )
 from support.kit.mistakes import edited
 from support.n11 import checks as n11
-from support.n11.copying import races_of
 from support.n11.runs import engine_order, following
 from support.n11.trials import three_at_once
 
-COPYING = (moved, MyCopy, MyWait)
 HALVES = (MyTwoNodeCheckpoint, MyRecompute, my_tie)
 
 
@@ -90,6 +85,31 @@ def test_a_walk_into_the_depth_is_not_told_of_what_is_ready():
         return [*done][::-1]
 
     refused(n11.check_engine(depth_first), "autograd ran", "became ready last")
+
+
+def test_an_entry_none_does_not_end_the_entries():
+    def stopping_at_none(root):
+        users = Counter()
+        found = [root]
+        for node in found:
+            for x in before_none(node):
+                users[x] += 1
+                found += [x] * (users[x] == 1)
+        ready = [root]
+        order = []
+        while ready:
+            node = max(ready, key=lambda node: node._sequence_nr())
+            ready.remove(node)
+            order.append(node)
+            for x in before_none(node):
+                users[x] -= 1
+                ready += [x] * (users[x] == 0)
+        return order
+
+    def before_none(node):
+        return takewhile(lambda x: x is not None, [x for x, _ in node.next_functions])
+
+    refused(n11.check_engine(stopping_at_none), "a constant")
 
 
 # ---- exercise 2
@@ -183,81 +203,6 @@ def test_keeping_a_shape_is_no_fault():
     assert verdict, verdict.message
 
 
-# ---- exercise 3
-
-
-@pytest.mark.parametrize("function", [MyCopy, MyWait])
-def test_streams_in_the_class_are_those_of_the_last_micro_batch(function):
-    text = edited(function, ("ctx.streams", f"{function.__name__}.streams"), names={"moved": moved})
-    answer = [text if own is function else own for own in (MyCopy, MyWait)]
-    assert n11.check_copy_wait(*answer).status == "wrong"
-
-
-def test_ours_has_no_race_in_streams_of_their_own():
-    assert n11.check_copy_wait(MyCopy, MyWait)
-    assert not races_of(MyCopy, MyWait, 3, own=3)
-
-
-def test_numbers_that_lose_digits_on_their_way_are_not_right():
-    _, *answer = edited(COPYING, ("x.to(target.device)", "x.half().to(target.device).to(x.dtype)"))
-    assert n11.check_copy_wait(*answer).status == "wrong"
-
-
-def test_a_copy_that_lets_a_stream_wait_for_a_compute_stream_is_refused():
-    waits = "    source.wait_stream(current_stream(source.device))\n    with source, target:\n"
-    _, *answer = edited(COPYING, ("    with source, target:\n", waits))
-    refused(n11.check_copy_wait(*answer), "wait")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("x.to(target.device)", "x.reshape(-1).to(target.device)", "its shape was (300, 2) and is (600,)"),
-        ("x.to(target.device)", "x.float().to(target.device)", "it was of torch.float64"),
-        ("return moved(x, prev", "return moved(x.contiguous(), prev", "'clone' is launched into 'compute'"),
-        ("return x.detach()", "return x.contiguous()", "in the same memory"),
-        ("return x.detach()", "return x.t()", "MyWait hands on x as it is: its shape was"),
-    ],
-)
-def test_what_is_the_same_for_a_row_of_floats_only_is_no_copy(old, new, says):
-    _, *answer = edited(COPYING, (old, new))
-    refused(n11.check_copy_wait(*answer), says)
-
-
-def test_who_keeps_a_tensor_in_ctx_is_not_told_of_save_for_backward():
-    answer = edited(MyWait, ("return x.detach()", "ctx.x = x\n        return x.detach()"))
-    refused(n11.check_copy_wait(MyCopy, answer), "is kept, and takes memory", "save_for_backward")
-
-
-BACK = "return None, None, moved(gradient, next_stream, prev_stream)"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("y = x.to(target.device)", "y = x.to(target.device).clone()", "'clone' is launched into 'copies of cuda:1'"),
-        ("y = x.to(target.device)", "y = x.contiguous().to(target.device)", "'clone' is launched into 'copies'"),
-        (BACK, BACK.replace("(gradient", "(gradient.contiguous()"), "MyCopy.backward 'clone' is launched"),
-        (
-            BACK,
-            "y = moved(gradient, next_stream, prev_stream)\n"
-            "        current_stream(prev_stream.device).wait_stream(prev_stream)\n        return None, None, y",
-            "In MyCopy.backward 'compute' waits for the copy",
-        ),
-    ],
-)
-def test_a_copy_launches_one_copy_and_lets_nobody_wait_there_and_back(old, new, says):
-    _, *answer = edited(COPYING, (old, new), names={"current_stream": current_stream})
-    refused(n11.check_copy_wait(*answer), says)
-
-
-def test_a_wait_of_the_wrong_stream_is_not_told_to_be_one_of_two():
-    line = "        prev_stream.wait_stream(next_stream)\n"
-    wrong = line.replace("prev_stream.wait", "current_stream(prev_stream.device).wait")
-    answer = edited(MyWait, (line, wrong), names={"current_stream": current_stream})
-    refused(n11.check_copy_wait(MyCopy, answer), "needs nothing", "In both directions")
-
-
 # ---- exercise 4
 
 
@@ -304,6 +249,17 @@ def test_an_output_without_a_graph_is_not_told_to_be_swapped():
 def test_zeros_for_x_are_a_second_gradient():
     answer = edited(HALVES, ("return None, None, None, None", "return None, None, None, torch.zeros_like(x)"))
     refused(n11.check_halves(*answer), "two gradients")
+
+
+def test_zeros_for_an_x_that_asks_for_nothing_are_refused():
+    zeros = "None, torch.zeros_like(x) if x.grad is None else x.grad"
+    refused(n11.check_halves(*edited(HALVES, ("None, x.grad", zeros))), "x, which asks for no gradient, had got one")
+
+
+@pytest.mark.parametrize("copied", [".clone()", " * 1"])
+def test_an_inside_that_is_a_copy_of_the_output_is_refused(copied):
+    answer = edited(HALVES, ("x, ctx.function(x)", f"x, ctx.function(x){copied}"))
+    refused(n11.check_halves(*answer), "the output in `shared` was a copy", "the gradient that arrived")
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
@@ -432,6 +388,14 @@ def test_a_tie_that_copies_a_micro_batch_is_refused(old, new):
 def test_a_fence_that_copies_a_micro_batch_is_refused():
     answer = edited((depend, fence), ("copy(batches[i], j)", "copy(batches[i].clone(), j)"))
     refused(n11.check_fence(*answer), "`copy` alone does that")
+
+
+def test_a_fence_that_copies_twice_is_not_told_to_copy_by_itself():
+    twice = edited(
+        (depend, fence),
+        ("            batches[i] = copy", "            copy(batches[i], j)\n            batches[i] = copy"),
+    )
+    refused(n11.check_fence(*twice), "calls `copy` twice", "by itself")
 
 
 def test_a_dead_phony_is_not_taken_for_a_swapped_one():

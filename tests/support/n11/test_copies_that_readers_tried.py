@@ -1,0 +1,127 @@
+"""Copies and waits that readers gave to notebook 11: wrong ones that once passed, and what they are told."""
+
+import pytest
+import torch
+
+from lib.runtime.device import current_stream
+from support.built import MyCopy, MyWait, moved
+from support.kit.mistakes import edited
+from support.n11 import checks as n11
+from support.n11.copying import races_of
+
+COPYING = (moved, MyCopy, MyWait)
+
+
+def refused(verdict, says, *never):
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message
+    assert not any(words in verdict.message for words in never), verdict.message
+
+
+@pytest.mark.parametrize("function", [MyCopy, MyWait])
+def test_streams_in_the_class_are_those_of_the_last_micro_batch(function):
+    text = edited(function, ("ctx.streams", f"{function.__name__}.streams"), names={"moved": moved})
+    answer = [text if own is function else own for own in (MyCopy, MyWait)]
+    assert n11.check_copy_wait(*answer).status == "wrong"
+
+
+def test_ours_has_no_race_in_streams_of_their_own():
+    assert n11.check_copy_wait(MyCopy, MyWait)
+    assert not races_of(MyCopy, MyWait, 3, own=3)
+
+
+def test_numbers_that_lose_digits_on_their_way_are_not_right():
+    _, *answer = edited(COPYING, ("x.to(target.device)", "x.half().to(target.device).to(x.dtype)"))
+    assert n11.check_copy_wait(*answer).status == "wrong"
+
+
+def test_a_copy_that_lets_a_stream_wait_for_a_compute_stream_is_refused():
+    waits = "    source.wait_stream(current_stream(source.device))\n    with source, target:\n"
+    _, *answer = edited(COPYING, ("    with source, target:\n", waits))
+    refused(n11.check_copy_wait(*answer), "wait")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("x.to(target.device)", "x.reshape(-1).to(target.device)", "its shape was (300, 2) and is (600,)"),
+        ("x.to(target.device)", "x.float().to(target.device)", "it was of torch.float64"),
+        ("return moved(x, prev", "return moved(x.contiguous(), prev", "'clone' is launched into 'compute'"),
+        ("return x.detach()", "return x.contiguous()", "in the same memory"),
+        ("return x.detach()", "return x.t()", "MyWait hands on x as it is: its shape was"),
+    ],
+)
+def test_what_is_the_same_for_a_row_of_floats_only_is_no_copy(old, new, says):
+    _, *answer = edited(COPYING, (old, new))
+    refused(n11.check_copy_wait(*answer), says)
+
+
+def test_who_keeps_a_tensor_in_ctx_is_not_told_of_save_for_backward():
+    answer = edited(MyWait, ("return x.detach()", "ctx.x = x\n        return x.detach()"))
+    refused(n11.check_copy_wait(MyCopy, answer), "is kept, and takes memory", "save_for_backward")
+
+
+BACK = "return None, None, moved(gradient, next_stream, prev_stream)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("y = x.to(target.device)", "y = x.to(target.device).clone()", "'clone' is launched into 'copies of cuda:1'"),
+        ("y = x.to(target.device)", "y = x.contiguous().to(target.device)", "'clone' is launched into 'copies'"),
+        (BACK, BACK.replace("(gradient", "(gradient.contiguous()"), "MyCopy.backward 'clone' is launched"),
+        (
+            BACK,
+            "y = moved(gradient, next_stream, prev_stream)\n"
+            "        current_stream(prev_stream.device).wait_stream(prev_stream)\n        return None, None, y",
+            "In MyCopy.backward 'compute' waits for the copy",
+        ),
+    ],
+)
+def test_a_copy_launches_one_copy_and_lets_nobody_wait_there_and_back(old, new, says):
+    _, *answer = edited(COPYING, (old, new), names={"current_stream": current_stream})
+    refused(n11.check_copy_wait(*answer), says)
+
+
+def test_a_wait_of_the_wrong_stream_is_not_told_to_be_one_of_two():
+    line = "        prev_stream.wait_stream(next_stream)\n"
+    wrong = line.replace("prev_stream.wait", "current_stream(prev_stream.device).wait")
+    answer = edited(MyWait, (line, wrong), names={"current_stream": current_stream})
+    refused(n11.check_copy_wait(MyCopy, answer), "needs nothing", "In both directions")
+
+
+def synchronized(x, source, target):
+    torch.accelerator.synchronize()
+    return moved(x, source, target)
+
+
+@pytest.mark.parametrize(
+    ("old", "direction"),
+    [
+        ("moved(x, prev_stream, next_stream)", "MyCopy.forward"),
+        ("moved(gradient, next_stream, prev_stream)", "backward"),
+    ],
+)
+def test_a_host_that_waits_for_a_whole_device_is_seen(old, direction):
+    changes = (old, old.replace("moved", "synchronized"))
+    _, *answer = edited(COPYING, changes, names={"synchronized": synchronized})
+    refused(n11.check_copy_wait(*answer), f"In {direction} the host stands still")
+
+
+def test_a_host_that_waits_in_the_backward_of_wait_is_not_laid_on_copy():
+    line = "        prev_stream.wait_stream(next_stream)\n"
+    answer = edited(MyWait, (line, "        next_stream.synchronize()\n"))
+    refused(n11.check_copy_wait(MyCopy, answer), "In backward the host stands still", "MyCopy.backward")
+
+
+KEEPING = """ctx.gradient = gradient
+        user = current_stream(prev_stream.device)
+        with next_stream, prev_stream:
+            back = gradient.to(prev_stream.device)
+        back.record_stream(user)
+        return None, None, back"""
+
+
+def test_who_keeps_the_gradient_in_place_of_a_record_gives_it_away_with_the_graph():
+    _, *answer = edited(COPYING, (BACK, KEEPING), names={"current_stream": current_stream})
+    refused(n11.check_copy_wait(*answer), "the copy may last longer", "the weights")

@@ -4,6 +4,8 @@ import pytest
 
 from lib.schedules import Costs, choose, looped_bfs, simulate, zbv
 from lib.timeline import Work, play
+from support.n15.figures import NEAR
+from support.n15.guesses import guess_any_order, guess_two_sequences
 from support.n15.planned import planned_orders
 from support.n15.plans import (
     ORDERS,
@@ -65,6 +67,16 @@ def test_the_ranking_turns_round_with_each_of_four_assumptions_and_with_the_memo
     assert set(winners(memory=24e9).values()) == {8}
     one = every_plan(512, gather_waits=False, largest=2)[0]
     assert (one.size, one.micro_batches, round(one.memory / 1e9, 1)) == (2, 1, 76.5)
+
+
+@pytest.mark.parametrize("guess, largest", [(guess_any_order, 1), (guess_two_sequences, 2)])
+def test_a_guess_that_is_level_with_the_fastest_is_told_so(guess, largest) -> None:
+    plans = every_plan(512, gather_waits=False, largest=largest)
+    best = fastest_plan(plans)
+    for plan in plans:
+        behind = plan.seconds - best.seconds
+        level = f"less than {NEAR} s behind, which such a plan can't tell apart" in guess(plan.partitions).message
+        assert level == (0 < behind < NEAR), plan.partitions
 
 
 def step_of_zero_3(m, forward, backward, gather, reduce, layers) -> float:

@@ -79,6 +79,18 @@ def test_a_guess_that_is_level_with_the_fastest_is_told_so(guess, largest) -> No
         assert level == (0 < behind < NEAR), plan.partitions
 
 
+def test_with_all_cards_one_stage_is_among_the_best_until_cards_are_slow() -> None:
+    behind = {}
+    for card in (50e9, 12e9):
+        for only_1f1b in (True, False):
+            for waits in (False, True):
+                machine = Machine(cards_of_a_ring=8, between=card)
+                plans = every_plan(512, machine=machine, largest=2, only_1f1b=only_1f1b, gather_waits=waits)
+                behind[card, only_1f1b, waits] = plans[0].seconds - fastest_plan(plans).seconds
+    assert {key for key, seconds in behind.items() if seconds >= NEAR} == {(12e9, False, True)}
+    assert round(behind[12e9, False, True], 2) == 0.05
+
+
 def step_of_zero_3(m, forward, backward, gather, reduce, layers) -> float:
     """Play it layer by layer: a GPU, and a network that gathers two layers ahead and reduces when it has time."""
     tasks = []

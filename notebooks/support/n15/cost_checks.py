@@ -18,6 +18,7 @@ from support.n15.solved import exposed, memory_of_rank, step_seconds
 
 _SMALL = Model()
 _LARGE = Model(70e9, 80, 8192, 8192, 512)
+_TINY = Model(7.0, 5, 3, 2, 1)  # of a few bytes, so that rounding shows
 
 
 def _away(got: Any, expected: float, form: str) -> str:
@@ -76,6 +77,7 @@ def _memory_cases() -> list[dict[str, Any]]:
         (_SMALL, 4, 7, False),
         (_SMALL, 4, 0.5, False),
         (_SMALL, 4, 0.5, True),
+        (_TINY, 3, 1.5, False),
     )
     levels = ((0, 1), (0, 8), (1, 8), (1, 64), (2, 8), (2, 3), (3, 8), (3, 64))
     dice = random.Random(15)

@@ -74,7 +74,7 @@ _OF_AVERAGE = {
     "it as one row does not exist.",
 }
 
-_SETS = "A set has another order in each process: these calls don't meet."
+_SETS = "Sets and hashes have another order in each process: these calls don't meet."
 _ONLY_ONCE = "`parameters` is an iterator, which can be read once: read it into a list."
 
 #: How far a mean of numbers of a type may be off.
@@ -234,6 +234,7 @@ _CLIPPED: tuple[tuple[str, Callable[[], Stages], float], ...] = (
 _OF_CLIP = {
     "'NoneType' object": "A frozen parameter has no gradient: leave it out.",
     "non-empty list": "A stage may have no gradient at all, and still has to take part.",
+    "int64 values": "An int, such as the sum of no numbers, is of another type: all ranks must send the same one.",
     "waits in all_reduce": "A collective needs every rank of its group, each time.",
 }
 

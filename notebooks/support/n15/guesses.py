@@ -102,7 +102,7 @@ guess_any_order = exact_number(
     lambda: _fastest_of_any_order(1),
     said={
         1: "so it was with 1F1B: other orders of a pipeline idle less, and let the reduction begin earlier",
-        4: "0.006 s behind, which such a plan can't tell apart",
+        4: "less than 0.02 s behind, which such a plan can't tell apart",
         8: "0.025 s behind: it idles more, and hides hardly more",
         16: "its pipelines cross machines",
     },
@@ -112,7 +112,8 @@ guess_two_sequences = exact_number(
     "the fastest number of stages",
     lambda: _fastest_of_any_order(2),
     said={
-        2: "so it was with one sequence",
+        2: "less than 0.02 s behind, which such a plan can't tell apart",
+        4: "less than 0.02 s behind, which such a plan can't tell apart",
         8: "a pipeline of eight idles for longer than what it hides",
         16: "its pipelines cross machines",
     },

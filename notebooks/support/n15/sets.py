@@ -1,4 +1,4 @@
-"""An answer as another process runs it: its sets are read in another order."""
+"""An answer as another process runs it: its sets are read in another order, and its hashes are others."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ class _LastFirst(set[T]):
         return reversed([*super().__iter__()])
 
 
+def _other_hash(value: object) -> int:
+    """Return a hash that orders values the other way round: those of types hang on addresses, too."""
+    return -hash(value)
+
+
 class _WrittenAsCalls(ast.NodeTransformer):
     """Write {…} as set({…}), so that the name `set` decides."""
 
@@ -33,21 +38,22 @@ class _WrittenAsCalls(ast.NodeTransformer):
         return ast.copy_location(call, node)
 
 
-def _makes_a_set(node: ast.AST) -> bool:
-    return isinstance(node, (ast.Set, ast.SetComp)) or (isinstance(node, ast.Name) and node.id == "set")
+def _hangs_on_addresses(node: ast.AST) -> bool:
+    is_named = isinstance(node, ast.Name) and node.id in ("set", "hash")
+    return is_named or isinstance(node, (ast.Set, ast.SetComp))
 
 
 def with_sets_in_another_order(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an answer with its sets read from the end; the answer itself if it has none, or no text to be found."""
+    """Return an answer with its sets read from the end and other hashes; itself if it has neither, or no text."""
     try:
         tree = ast.parse(source_of(answer))
     except ValueError:
         return answer
-    if not any(map(_makes_a_set, ast.walk(tree))):
+    if not any(map(_hangs_on_addresses, ast.walk(tree))):
         return answer
     tree = ast.fix_missing_locations(_WrittenAsCalls().visit(tree))
     ast.increment_lineno(tree, answer.__code__.co_firstlineno - 1)
-    space = {**answer.__globals__, "set": _LastFirst}
+    space = {**answer.__globals__, "set": _LastFirst, "hash": _other_hash}
     exec(compile(tree, answer.__code__.co_filename, "exec"), space)
     other: Callable[..., Any] = space[answer.__name__]
     return other

@@ -281,8 +281,10 @@ def test_types_in_the_order_of_a_set_do_not_meet_in_two_processes():
         verdict = n15.check_average(wrong)
         assert verdict.status == "wrong"
         assert "float32 and float64: your code raised ValueError: collective 0: " in verdict.message
-        assert verdict.message.endswith("A set has another order in each process: these calls don't meet.")
+        assert verdict.message.endswith("Sets and hashes have another order in each process: these calls don't meet.")
     assert n15.check_average(of_a_sorted_set)
+    by_address = edited(of_a_sorted_set, ("key=str", "key=hash"))
+    assert n15.check_average(by_address).message.endswith("these calls don't meet.")
 
 
 def test_a_number_of_buckets_that_is_a_float_is_told_as_such_and_not_as_an_error_of_exposed():
@@ -316,7 +318,8 @@ def test_types_that_are_written_down_leave_others_alone():
 def test_a_number_that_is_rounded_is_told_with_all_its_digits():
     rounded = n15.check_exposed(lambda reduce, backward, buckets: round(exposed(reduce, backward, buckets), 6))
     parts = n15.check_step_seconds(lambda **case: round(step_seconds(**case), 5))
-    for verdict in (rounded, parts):
+    whole = n15.check_memory(lambda **case: round(memory_of_rank(**case)))
+    for verdict in (rounded, parts, whole):
         assert verdict.status == "wrong"
         expected, got = verdict.message.split("expected ")[1].split(", got ")
         assert got.rstrip(".") != expected
@@ -369,6 +372,22 @@ def test_torchs_small_number_in_the_factor_and_a_tensor_hide_no_reason(change, s
     verdict = n15.check_clip(wrong)
     assert verdict.status == "wrong"
     assert verdict.message.endswith(says), verdict
+
+
+def test_who_adds_up_no_numbers_is_told_that_this_gives_an_int():
+    def of_floats(parameters, max_norm, group, dist):
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        squares = torch.tensor(sum(gradient.pow(2).sum().item() for gradient in gradients))
+        dist.all_reduce(squares, group=group)
+        norm = squares.item() ** 0.5
+        for gradient in gradients:
+            gradient.mul_(min(1.0, max_norm / max(norm, 1e-12)))
+        return norm
+
+    verdict = n15.check_clip(of_floats)
+    assert verdict.status == "wrong"
+    said = "An int, such as the sum of no numbers, is of another type: all ranks must send the same one."
+    assert verdict.message.endswith(said)
 
 
 def test_who_adds_up_largest_numbers_is_not_told_of_a_mean():

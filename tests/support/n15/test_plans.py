@@ -4,6 +4,8 @@ import pytest
 
 from lib.schedules import Costs, choose, looped_bfs, simulate, zbv
 from lib.timeline import Work, play
+from support.n15.figures import NEAR
+from support.n15.guesses import guess_any_order, guess_two_sequences
 from support.n15.planned import planned_orders
 from support.n15.plans import (
     ORDERS,
@@ -65,6 +67,28 @@ def test_the_ranking_turns_round_with_each_of_four_assumptions_and_with_the_memo
     assert set(winners(memory=24e9).values()) == {8}
     one = every_plan(512, gather_waits=False, largest=2)[0]
     assert (one.size, one.micro_batches, round(one.memory / 1e9, 1)) == (2, 1, 76.5)
+
+
+@pytest.mark.parametrize("guess, largest", [(guess_any_order, 1), (guess_two_sequences, 2)])
+def test_a_guess_that_is_level_with_the_fastest_is_told_so(guess, largest) -> None:
+    plans = every_plan(512, gather_waits=False, largest=largest)
+    best = fastest_plan(plans)
+    for plan in plans:
+        behind = plan.seconds - best.seconds
+        level = f"less than {NEAR} s behind, which such a plan can't tell apart" in guess(plan.partitions).message
+        assert level == (0 < behind < NEAR), plan.partitions
+
+
+def test_with_all_cards_one_stage_is_among_the_best_until_cards_are_slow() -> None:
+    behind = {}
+    for card in (50e9, 12e9):
+        for only_1f1b in (True, False):
+            for waits in (False, True):
+                machine = Machine(cards_of_a_ring=8, between=card)
+                plans = every_plan(512, machine=machine, largest=2, only_1f1b=only_1f1b, gather_waits=waits)
+                behind[card, only_1f1b, waits] = plans[0].seconds - fastest_plan(plans).seconds
+    assert {key for key, seconds in behind.items() if seconds >= NEAR} == {(12e9, False, True)}
+    assert round(behind[12e9, False, True], 2) == 0.05
 
 
 def step_of_zero_3(m, forward, backward, gather, reduce, layers) -> float:

@@ -28,7 +28,7 @@ from support.recordings import load, provenance
 AutogradFunction: TypeAlias = Any  # a class derived from torch.autograd.Function
 Fence: TypeAlias = Callable[[list[tuple[int, int]], list[Tensor], Callable[[Tensor, int], Tensor]], None]
 
-OLDER = 100_000
+OLDER = 10_000
 """Nodes that an older worker has made before; far more than the thread that goes backward."""
 
 # ---- The autograd graph as a list of nodes, and the engine's rule.

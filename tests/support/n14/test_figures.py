@@ -30,7 +30,7 @@ def test_free_messages_want_many_stages_dear_ones_few_and_the_given_warm_up_has_
     assert [best(each) for each in prices] == ["8", *["1, both"] * 6]
     ticks = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 8, 4, 0.2))
     bars = (
-        "v = 1, fill_holes: 29.4 ticks, holds 4.0; v = 1, 1F1B: 34.2 ticks, holds 7.0; "
+        "v = 1, fill_holes: 29.4 ticks, holds 4.0; v = 1, warmed up: 34.2 ticks, holds 7.0; "
         "v = 1, both: 27.6 ticks, holds 7.0"
     )
     assert f"{bars}; v = 2: 31.3 ticks, holds 5.5" in ticks

@@ -211,6 +211,15 @@ def test_on_three_ranks_or_four_both_is_the_fastest_from_a_quarter_of_a_tick_on_
                 assert points["both"][0] == min(ticks for ticks, _ in points.values())
 
 
+@pytest.mark.parametrize(("message", "weight", "shares"), [(0, 1, (0, 0)), (0.1, 1, (6, 2)), (0, 0.6, (5, 10))])
+def test_with_late_messages_both_idles_less_than_zb_v_and_with_a_short_w_more(message, weight, shares):
+    schedules = {"ZB-V": zbv(8, 4), "both": warm_up.put_off(warm_up.warmed_up(8, 4, 1))}
+    pairs = {name: in_a_row(each, 2) for name, each in schedules.items()}
+    words = alt_text(n14.draw_joined(pairs, 8, message, weight))
+    said = re.findall(r"for the second step, (\d+) % idle", words)
+    assert tuple(map(int, said)) == shares
+
+
 @pytest.mark.parametrize(
     ("message", "times", "share"), [(0, (1, 1, 1), 0), (0.1, (1, 1, 1), 6.25), (0, (1, 1.2, 0.8), 4.76)]
 )

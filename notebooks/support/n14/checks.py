@@ -120,7 +120,7 @@ check_split = Exercise(
                 "backward(x, weight)",
                 "backward(x.clone(), weight)",
             ),
-            "Keep x by save_for_backward: autograd frees what is saved, and what is an attribute of ctx stays.": (
+            "What is an attribute of ctx stays as long as y; what save_for_backward keeps, autograd frees after I.": (
                 "save_for_backward(x, weight)",
                 "save_for_backward(weight)\n        ctx.x = x",
                 "x, weight = ctx.saved_tensors",
@@ -294,7 +294,7 @@ check_interleaved = Exercise(
 
 # ---- exercise 6: a schedule of the reader's own
 
-CONTESTS = [(8, 4, 0.5, 5), (6, 3, 0.5, 5)]
+CONTESTS = [(8, 4, 0.5, 5), (8, 3, 1, 4)]
 
 
 def best_maker(m: int, n: int, message: float, room: float) -> tuple[float, str]:

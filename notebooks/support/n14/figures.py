@@ -96,7 +96,7 @@ def _by_cut(
     filled = {"1, fill_holes": table("fill_holes", fill_holes(m, n))} if m >= n else {}
     long = with_warm_up("", m, ahead)
     finer = {str(v): interleaved_one_f_one_b(m, n, v) for v in (2, 3, 4, 6, 8)}
-    return {**filled, "1, 1F1B": long, "1, both": put_off(long), **finer}
+    return {**filled, "1, warmed up": long, "1, both": put_off(long), **finer}
 
 
 @styled
@@ -147,7 +147,7 @@ def draw_interleaving(
     for k in places:
         memory.text(k, peaks[k] + 0.02 * max(peaks), f"{round(peaks[k], 1):g}", ha="center", fontsize=9)
     memory.set(ylim=(0, 1.16 * max(peaks)), ylabel="whole activations held", xlabel="v · stages per rank")
-    axes.set_xticks(list(places), [name.replace(", ", "\n") for name in cut])
+    axes.set_xticks(list(places), [name.replace(",", "").replace(" ", "\n") for name in cut], fontsize=9)
     memory.set_xticks(list(places), [name.partition(",")[0] for name in cut])  # in the same order
     finding = f"m = {m}, n = {n}, message {communicate:g}: v = {cut[best]} is fastest, {real[best]:.1f} ticks"
     headline(figure, f"{finding}, {format_share(1 - work / real[best])} idle")

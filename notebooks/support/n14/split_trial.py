@@ -42,6 +42,7 @@ def fault_of_split(answer: Any) -> str:
                 or trial.fault_one_by_one()
                 or trial.fault_of_shared_list()
                 or trial.fault_in_another_order()
+                or trial.fault_of_doubles()
                 or trial.fault_while_the_output_lives()
                 or trial.fault_while_another_waits()
                 or trial.fault_at_the_end()
@@ -134,7 +135,7 @@ class _Trial:
         if not callable(owed[0]):
             return f"`later` holds a {type(owed[0]).__name__}, which cannot be called: append the function itself."
         if cost > 1.5:
-            return f"I costs {cost:g} matrix products, expected 1: that of the weights has to wait."
+            return f"I costs {cost:g} matrix products, expected 1, that for x's gradient: the weights' one is W's."
         if cost < 0.5:
             return "I costs no matrix product, expected 1: write the sum as one, with @."
         if found.is_inference():
@@ -255,6 +256,26 @@ class _Trial:
         found: Tensor | None = weight.grad
         if found is None or not torch.allclose(found, torch.as_tensor(total)):
             return "in the order F0 F1 I1 F2 I0 I2 the sum is not autograd's: each W needs its own x and gradient."
+        return ""
+
+    def fault_of_doubles(self) -> str:
+        """One micro-batch in float64, with a gradient that is expanded: one number for all rows."""
+        draw = torch.Generator().manual_seed(3)
+        weight = torch.randn(OUTPUTS, INPUTS, generator=draw, dtype=torch.float64).requires_grad_()
+        x = torch.randn(ROWS, INPUTS, generator=draw, dtype=torch.float64).requires_grad_()
+        waiting: list[Any] = []
+        with in_case("in float64"):
+            y = self.answer.apply(x, weight, waiting)
+            gradient = torch.ones((), dtype=y.dtype).expand_as(y)
+            before = self.alive()
+            (found,) = torch.autograd.grad(y, x, gradient)
+            more = self.alive() - before - found.untyped_storage().nbytes()
+            if more > 0:
+                return f"from I to W {more} bytes are kept beside x and a gradient that is expanded, as after a sum."
+            waiting.pop()()
+        expected = gradient.T @ x.detach()
+        if weight.grad is None or not torch.allclose(weight.grad, expected):
+            return "in float64 the gradient of the weights is not autograd's."
         return ""
 
     def fault_while_the_output_lives(self) -> str:

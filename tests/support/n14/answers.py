@@ -267,7 +267,7 @@ def known_by_heart(m, n, message, room):
     return KNOWN[m, n]
 
 
-KNOWN = {(8, 4): solved.search(8, 4, 0.5, 5), (6, 3): solved.search(6, 3, 0.5, 5)}
+KNOWN = {(8, 4): solved.search(8, 4, 0.5, 5), (8, 3): solved.search(8, 3, 1, 4)}
 
 
 def two_stages(m, n, message, room):
@@ -286,7 +286,7 @@ def two_stages(m, n, message, room):
                     if found < best - 1e-9:
                         best = found
                         going = True
-                        if best < {8: 32.5, 6: 23.5}[m] - 1e-6:
+                        if best < {4: 32.5, 3: 35.5}[n] - 1e-6:
                             return rows
                     else:
                         row.insert(k + distance, row.pop(k))
@@ -304,7 +304,11 @@ def _ticks(rows, message, room):
 
 
 def first_contest_only(m, n, message, room):
-    return solved.search(m, n, message, room) if m == 8 else solved.fill_holes(m, n)
+    return solved.search(m, n, message, room) if n == 4 else solved.fill_holes(m, n)
+
+
+def in_the_first_contests_room(m, n, message, room):
+    return solved.search(m, n, message, 5)
 
 
 def with_more_room(m, n, message, room):
@@ -336,6 +340,7 @@ def a_rank_fewer(m, n, message, room):
 
 WRONG_SEARCHES = [
     first_contest_only,
+    in_the_first_contests_room,
     with_more_room,
     put_off_within_the_room,
     without_messages,

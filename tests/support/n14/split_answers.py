@@ -50,6 +50,39 @@ class InPlace(Detached):
         return gradient @ weight, None, None
 
 
+class InSinglePrecision(Detached):
+    """Wrong: the gradient of the weights is of torch's usual type, whatever theirs is."""
+
+    @staticmethod
+    def forward(ctx, x, weight, later):
+        return Detached.forward(ctx, x, weight, later)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+
+        @torch.no_grad()
+        def add_to_weight():
+            if weight.grad is None:
+                weight.grad = torch.zeros(weight.shape)
+            weight.grad += gradient.T @ x
+
+        ctx.put(add_to_weight)
+        return gradient @ weight, None, None
+
+
+class MadeContiguous(solved.SplitLinear):
+    """Wrong: a gradient that is expanded, as that of a sum is, gets memory of its own, which W keeps."""
+
+    @staticmethod
+    def forward(ctx, x, weight, later):
+        return solved.SplitLinear.forward(ctx, x, weight, later)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return solved.SplitLinear.backward(ctx, gradient.contiguous())
+
+
 class ReadsCtx(Detached):
     """Right: its function reads ctx, which has the list, which has the function until somebody empties it."""
 

@@ -30,7 +30,7 @@ def test_free_messages_want_many_stages_dear_ones_few_and_the_given_warm_up_has_
     assert [best(each) for each in prices] == ["8", *["1, both"] * 6]
     ticks = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 8, 4, 0.2))
     bars = (
-        "v = 1, fill_holes: 29.4 ticks, holds 4.0; v = 1, 1F1B: 34.2 ticks, holds 7.0; "
+        "v = 1, fill_holes: 29.4 ticks, holds 4.0; v = 1, warmed up: 34.2 ticks, holds 7.0; "
         "v = 1, both: 27.6 ticks, holds 7.0"
     )
     assert f"{bars}; v = 2: 31.3 ticks, holds 5.5" in ticks
@@ -210,6 +210,15 @@ def test_on_three_ranks_or_four_both_is_the_fastest_from_a_quarter_of_a_tick_on_
             for message, weight, fixed in itertools.product((0.25, 0.5), (0.3, 0.5, 0.7), (0, 0.05, 0.1, 0.2)):
                 points = n14.time_and_memory(every, message, weight, fixed)
                 assert points["both"][0] == min(ticks for ticks, _ in points.values())
+
+
+@pytest.mark.parametrize(("message", "weight", "shares"), [(0, 1, (0, 0)), (0.1, 1, (6, 2)), (0, 0.6, (5, 10))])
+def test_with_late_messages_both_idles_less_than_zb_v_and_with_a_short_w_more(message, weight, shares):
+    schedules = {"ZB-V": zbv(8, 4), "both": warm_up.put_off(warm_up.warmed_up(8, 4, 1))}
+    pairs = {name: in_a_row(each, 2) for name, each in schedules.items()}
+    words = alt_text(n14.draw_joined(pairs, 8, message, weight))
+    said = re.findall(r"for the second step, (\d+) % idle", words)
+    assert tuple(map(int, said)) == shares
 
 
 @pytest.mark.parametrize(

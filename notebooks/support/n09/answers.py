@@ -93,6 +93,20 @@ def asking(found: Callable[[Any], bool]) -> Worker:
     return ask
 
 
+def asking_the_error(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+    """Ask the error itself whether there is one."""
+    while (task := in_queue.get()) is not None:
+        batch: Any = None
+        error: Any = None
+        try:
+            batch = task.compute()
+        except BaseException as raised:
+            error = raised
+            told = sys.exc_info()
+        out_queue.put((False, told) if error else (True, (task, batch)))
+    out_queue.put((False, None))
+
+
 def one_answer(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
     """Put the same list for every task."""
     answer: list[Any] = [None, None]
@@ -301,6 +315,7 @@ def take(
     new: bool = False,
     bare: bool = False,
     skips_none: bool = False,
+    asks_bool: bool = False,
     limit: float | None = None,
 ) -> dict[int, object]:
     """Take all answers and raise error number `raised`, or a `new` one; or `at_once`, before the rest is taken."""
@@ -316,6 +331,8 @@ def take(
             errors.append(payload[1].with_traceback(None) if bare else payload[1])
         if errors and at_once:
             break
+    if asks_bool:
+        errors = [error for error in errors if error]
     if errors and raised is not None:
         if new:
             raise RuntimeError("a task failed") from errors[raised]

@@ -20,6 +20,7 @@ from support.kit.verdict import Verdict
 from support.n09.answers import (
     again,
     asking,
+    asking_the_error,
     at_the_end,
     emptying,
     finalized,
@@ -53,6 +54,7 @@ from support.n09.guesses import guess_streams as guess_streams
 from support.n09.plans import fault_of_devices, fault_of_plan
 from support.n09.trials import (
     AHEAD,
+    BLANK,
     BY_AN_ERROR,
     ERROR,
     ERRORS,
@@ -149,6 +151,7 @@ check_worker = Exercise(
         (ERROR, "works"),
         ("AttributeError", "works"),
         ("StopIteration", "works"),
+        (BLANK, "works"),
         ("works", IDLE),
         ("late", "works", AHEAD),
         ("works", "ValueError", "works", AHEAD),
@@ -178,6 +181,7 @@ check_worker = Exercise(
         "One goodbye is enough: behind it nobody expects an answer.": worker_that(done=2),
         "A task may count as false: compare with None, by `is not None`.": worker_that(over=lambda t: not t),
         "The error of an earlier task is answered again: forget it before the next.": stale,
+        "An error may count as false: compare it with None.": asking_the_error,
         "The task comes first in the pair, then the batch.": worker_that(lambda task: (task.compute(), task)),
         "A batch may be None: it does not say whether the task has failed.": asking(
             lambda batch: batch is not None
@@ -290,7 +294,9 @@ check_run_clock = Exercise(
         (NONE, "works"),
         ("SystemExit", "works"),
         (ERROR, "works"),
+        (BLANK, "RuntimeError"),
         ("works", "works", SHARED),
+        ("ValueError", "RuntimeError", SHARED),
         ("late", "late", "late", "late", SHARED),
         ("late", "works", "works"),
     ),
@@ -312,6 +318,7 @@ check_run_clock = Exercise(
         "Nobody calls task.finalize(batch).": putting(partial(take, finalize=False)),
         "The errors are dropped: the caller never hears of them.": putting(partial(take, raised=None)),
         "Of several errors, raise that of the first partition.": putting(partial(take, raised=-1)),
+        "An error may count as false: compare it with None.": putting(partial(take, asks_bool=True)),
         "Raise the very exception: a new one has lost the traceback.": putting(partial(take, new=True)),
         "An answer that is still on its way is in no queue yet: take as many as you have put.": emptying,
         "Take all answers before you finalize the first: finalize may raise, too.": putting(

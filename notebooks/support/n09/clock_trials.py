@@ -4,13 +4,42 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Sequence
-from queue import SimpleQueue
-from threading import Barrier, Thread
+from queue import Empty, SimpleQueue
+from threading import Barrier, Event, Thread
 from typing import Any
 
 from support.kit.threads import Aside
 from support.n09.answers import Scheduler, worker_that
 from support.n09.trials import ERRORS, FAILS_LATER, SHARED, Hasty, ProbeTask, Sight
+
+
+class Missed(SimpleQueue[Any]):
+    """A queue in which the first item comes just behind the first look that doesn't wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked = False
+
+    def empty(self) -> bool:
+        """Say whether nothing is there; the first time wait until something is, and say that nothing was."""
+        if self.looked:
+            return super().empty()
+        self.looked = True
+        for _ in range(50):
+            if not super().empty():
+                break
+            Event().wait(0.01)
+        return True
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the next item, or raise Empty."""
+        if not block and not self.looked and self.empty():
+            raise Empty
+        return super().get(block, timeout)
+
+    def get_nowait(self) -> Any:
+        """Return the next item, or raise Empty."""
+        return self.get(block=False)
 
 
 def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) -> Sight:
@@ -23,7 +52,8 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     for task in tasks.values():
         task.finalized = finalized
     own = [0 if shared else j for j in range(len(kinds))]  # by partition: its worker
-    answers = Hasty if kinds[0] == "late" else SimpleQueue[Any]
+    first = Hasty if kinds[0] == "late" else SimpleQueue[Any]
+    answers = Missed if shared else first
     queues = {number: (SimpleQueue[Any](), answers()) for number in own}
     in_queues, out_queues = ([queues[number][side] for number in own] for side in (0, 1))
     workers = [
@@ -38,7 +68,7 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
         return dict(sorted(batches.items(), key=str)) if isinstance(batches, dict) else batches
 
     def answers_left() -> int:
-        return sum(not out_queue.empty() for out_queue in out_queues)
+        return sum(out_queue.qsize() > 0 for out_queue in out_queues)
 
     left: int | None = None
     with Aside(work) as aside:

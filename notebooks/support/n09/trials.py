@@ -23,6 +23,7 @@ from support.kit.values import NO_RETURN
 from support.n09.answers import Queues, Worker
 
 FALSY = "works, but bool(task) is False"
+BLANK = "an error of which bool is False"
 NONE = "works and returns None"
 TENSOR = "works and returns a tensor"
 TUPLE = "works and returns a tuple of three"
@@ -45,6 +46,13 @@ class Escape(BaseException):
     """What is no Exception, nor one of Python's own that are none."""
 
 
+class Blank(Exception):
+    """An error that counts as false."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
 BY_AN_ERROR: dict[str, type[BaseException]] = {
     "leaves by an error": KeyError,
     "leaves by Ctrl-C": KeyboardInterrupt,
@@ -59,6 +67,7 @@ ERRORS: dict[str, type[BaseException]] = {
     "SystemExit": SystemExit,
     "KeyboardInterrupt": KeyboardInterrupt,
     "Escape(BaseException)": Escape,
+    BLANK: Blank,
 }
 
 
@@ -270,6 +279,10 @@ def ask_spawn(spawn: Callable[..., Any], case: Sequence[str], patience: float) -
     return _Spawning(spawn, case, patience).sight()
 
 
+UNANSWERED = 150
+"""Tasks that are left to each partition at the end: more than a queue with a limit of 100 holds."""
+
+
 LONGER_THAN_A_LIMIT = 0.05
 """Seconds that the last tasks take: no join with a limit lasts so long here."""
 
@@ -316,7 +329,8 @@ class _Spawning:
             ProbeTask(f"task {j}", "works", meeting if j == self.keys.index(key) else None)
             for j, key in enumerate(self.keys)
         ]
-        self.waiting = [ProbeTask(f"last task {number}", "works") for number in range(2 * len(self.keys))]
+        last = range(UNANSWERED * len(self.keys))
+        self.waiting = [ProbeTask(f"last task {number}", "works") for number in last]
         for task in self.waiting:
             task.until = self.may_end
         self.said: list[str] = []
@@ -420,7 +434,7 @@ class _Spawning:
             return
         alone = any(probe.alone for probe in self.probes)
         self.said.append(f"computed {'one at a time' if alone else 'at the same time'}")
-        for probe, in_queue in zip(self.waiting, [*in_queues, *in_queues], strict=True):
+        for probe, in_queue in zip(self.waiting, [*in_queues] * UNANSWERED, strict=True):
             in_queue.put(probe)  # nobody takes the answers: leaving must not depend on it
 
     def _look_at_the_end(self, left: int) -> None:

@@ -148,18 +148,18 @@ def test_a_wrong_answer_is_told_what_was_seen_of_it(check, wrong, says):
     assert {*threading.enumerate()} <= others, "a thread of the answer is left"
 
 
-def test_a_scheduler_may_take_the_last_answer_first_if_it_looks_whose_it_is():
+def test_a_scheduler_may_take_the_last_answer_first_if_it_keeps_the_order_in_a_queue():
     def as_lib_does(tasks, in_queues, out_queues):
         for j, task in tasks.items():
             in_queues[j].put(task)
-        answers = [out_queues[j].get() for j in reversed(tasks)][::-1]
-        errors = [payload[1] for ok, payload in answers if not ok]
-        if errors:
-            raise errors[0]
-        batches = dict(payload for _, payload in answers)
-        for task in tasks.values():
-            task.finalize(batches[task])
-        return {j: batches[task] for j, task in tasks.items()}
+        last_first = sorted(tasks, key=lambda j: out_queues.index(out_queues[j]), reverse=True)
+        answers = {j: out_queues[j].get() for j in last_first}
+        for j in tasks:
+            if not answers[j][0]:
+                raise answers[j][1][1]
+        for j, task in tasks.items():
+            task.finalize(answers[j][1][1])
+        return {j: answers[j][1][1] for j in tasks}
 
     assert n09.check_run_clock(as_lib_does)
 

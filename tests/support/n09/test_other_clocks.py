@@ -1,0 +1,127 @@
+"""Schedulers of a clock that readers wrote who had not seen ours: shared queues, errors that count as false."""
+
+import sys
+from functools import partial
+from queue import Empty, Queue
+
+import pytest
+
+from support.n09 import checks as n09
+from tests.support.n09.test_wrong_answers import spawn_with
+
+
+def looking(tasks, in_queues, out_queues, once_for_each_queue):
+    """Look into the queues of the partitions that wait, again and again, and return {partition: answer}."""
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    answers = {}
+    while len(answers) < len(tasks):
+        looked_into = set()
+        for j in [j for j in tasks if j not in answers]:
+            if once_for_each_queue and id(out_queues[j]) in looked_into:
+                continue
+            looked_into.add(id(out_queues[j]))
+            try:
+                answers[j] = out_queues[j].get_nowait()
+            except Empty:
+                continue
+    return answers
+
+
+def ended(tasks, answers):
+    for j in tasks:
+        if not answers[j][0]:
+            raise answers[j][1][1]
+    for j, task in tasks.items():
+        task.finalize(answers[j][1][1])
+    return {j: answers[j][1][1] for j in tasks}
+
+
+def clock_that_looks_for_each_partition(tasks, *queues):
+    return ended(tasks, looking(tasks, *queues, once_for_each_queue=False))
+
+
+def clock_that_looks_into_each_queue(tasks, *queues):
+    return ended(tasks, looking(tasks, *queues, once_for_each_queue=True))
+
+
+def clock_that_goes_backwards_and_asks_whose(tasks, in_queues, out_queues):
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    answers = {j: out_queues[j].get() for j in reversed(tasks)}
+    for j in tasks:
+        if not answers[j][0]:
+            raise answers[j][1][1]
+    batches = {id(task): batch for _, (task, batch) in answers.values()}
+    for task in tasks.values():
+        task.finalize(batches[id(task)])
+    return {j: batches[id(task)] for j, task in tasks.items()}
+
+
+def clock_that_puts_and_takes_backwards(tasks, in_queues, out_queues):
+    for j in reversed(tasks):
+        in_queues[j].put(tasks[j])
+    return ended(tasks, {j: out_queues[j].get() for j in reversed(tasks)})
+
+
+def clock_with_error_or(tasks, in_queues, out_queues):
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    error = None
+    batches = {}
+    for j in tasks:
+        ok, payload = out_queues[j].get()
+        if ok:
+            batches[j] = payload[1]
+        else:
+            error = error or payload[1]
+    if error is not None:
+        raise error
+    for j, task in tasks.items():
+        task.finalize(batches[j])
+    return batches
+
+
+def worker_with_if_error(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        batch = None
+        error = None
+        try:
+            batch = task.compute()
+        except BaseException as raised:
+            error = raised
+            told = sys.exc_info()
+        out_queue.put((False, told) if error else (True, (task, batch)))
+    out_queue.put((False, None))
+
+
+@pytest.mark.parametrize(
+    "check, answer, says",
+    [
+        (n09.check_run_clock, clock_that_looks_for_each_partition, "all partitions share a queue. Expected: returned"),
+        (
+            n09.check_run_clock,
+            clock_that_goes_backwards_and_asks_whose,
+            "share a queue. Expected: raised the ValueError of task 0; seen: raised the RuntimeError of task 1",
+        ),
+        (n09.check_run_clock, clock_with_error_or, "An error may count as false"),
+        (n09.check_worker, worker_with_if_error, "An error may count as false"),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_with, in_queue=Queue, out_queue=partial(Queue, 64)),
+            "and room for every answer",
+        ),
+    ],
+)
+def test_a_wrong_answer_is_refused_with_a_true_sentence(check, answer, says, monkeypatch):
+    monkeypatch.setattr(n09, "PATIENCE", 0.6)
+    verdict = check(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+@pytest.mark.parametrize("answer", [clock_that_looks_into_each_queue, clock_that_puts_and_takes_backwards])
+def test_a_right_answer_passes(answer, monkeypatch):
+    monkeypatch.setattr(n09, "PATIENCE", 10.0)
+    verdict = n09.check_run_clock(answer)
+    assert verdict.status == "right", verdict

@@ -111,6 +111,35 @@ def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, old, new, says
     assert says in verdict.message
 
 
+def test_a_recompute_that_calls_what_another_pair_was_given_is_told():
+    edits = [
+        ("for clock in clock_cycles(m, n):", "given = {}\n            for clock in clock_cycles(m, n):"),
+        (
+            "layer = self.layer(i, j)",
+            "given[j] = self.layer(i, j)\n                    layer = partial(lambda j, x: given[j](x), j)",
+        ),
+    ]
+    message = n12.check_mini(edited(MiniGPipe, *edits)).message
+    assert "what self.layer(0, 0) returned was called 1 ×, not 2 ×" in message
+
+
+@pytest.mark.parametrize(
+    "new, says",
+    [
+        (
+            "self.train()\n        m, n = len",
+            "'never', in eval mode: the caller's layers are in training mode afterwards",
+        ),
+        (
+            "torch.set_grad_enabled(self.training and torch.is_grad_enabled())\n        m, n = len",
+            "'never', in eval mode: the output has no graph",
+        ),
+    ],
+)
+def test_a_pipeline_that_minds_the_mode_of_its_layers_is_told(new, says):
+    assert says in n12.check_mini(edited(MiniGPipe, ("m, n = len", new))).message
+
+
 @pytest.mark.parametrize(
     "balance, rows, mode", [((2, 1), 4, "always"), ((1, 1, 1), 6, "except_last"), ((1, 2), 8, "never")]
 )

@@ -281,14 +281,13 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
         output, passed = output
         if not torch.equal(passed, numbers):
             return f"the numbers of the rows come out as {passed.tolist()}, not as {numbers.tolist()}"
-    if case.special == "eval" and any(layer.training for layer in layers):
-        return "the caller's layers are in training mode afterwards"
     twins = case.layers()
     expected = nn.Sequential(*twins)
     right = torch.cat([expected(part) for part in twin.split(case.sizes)])
     fault = (
         _fault_of_output(case, watch, output, right, given, x, wants)
         or _fault_of_workers(case, watch)
+        or _fault_of_mode(case, layers)
         or ("" if asked is None else asked.fault(len(case.sizes), len(case.balance)))
         or _fault_of_graph(case, output)
         or fault_of_dictionaries(output.grad_fn, getattr(earlier, "grad_fn", None))
@@ -299,11 +298,7 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     watch.unheld = fault_of_the_graph(output.grad_fn, watch.nodes, watch.starts, len(case.balance))
     (output * weights).sum().backward()
     (right * weights).sum().backward()
-    fault = _fault_of_backward(case, watch, layers, twins)
-    if not fault and asks and watch.untold:
-        return "is_recomputing() is not true while a layer computes again: with_checkpoint sees to that"
-    if not fault and asked is not None:
-        fault = asked.fault_of_recompute(len(case.sizes), len(case.balance), case.again)
+    fault = _fault_of_backward(case, watch, layers, twins) or _fault_of_recompute(case, watch, asked)
     if fault or not wants:
         return fault
     return _apart(given.grad, twin.grad, "the input")
@@ -412,6 +407,11 @@ def _fault_of_workers(case: Case, watch: Watch) -> str:
     return ""
 
 
+def _fault_of_mode(case: Case, layers: list[_Layer]) -> str:
+    changed = case.special == "eval" and any(layer.training for layer in layers)
+    return "the caller's layers are in training mode afterwards" if changed else ""
+
+
 def _apart(got: Tensor | None, right: Tensor | None, what: str) -> str:
     assert right is not None
     if got is None:
@@ -439,3 +439,9 @@ def _fault_of_backward(case: Case, watch: Watch, layers: list[_Layer], twins: li
                 last = f", the last of {m}," if i == m - 1 else ""
                 return f"micro-batch {i}{last} was computed {times} × in partition {j}, not {wanted} ×"
     return ""
+
+
+def _fault_of_recompute(case: Case, watch: Watch, asked: AskedForLayers | None) -> str:
+    if asked is not None and watch.untold:
+        return "is_recomputing() is not true while a layer computes again: with_checkpoint sees to that"
+    return "" if asked is None else asked.fault_of_recompute(len(case.sizes), len(case.balance), case.again)

@@ -152,14 +152,14 @@ class _OutQueue:
 M = 4
 N = 3
 #: Micro-batches, GPUs, and how many micro-batches are checkpointed; of one of either there is nothing beside it.
-ON_PRETEND_GPUS = ((M, N, 0), (M, N, M), (M, N, M - 1), (1, N, 0), (1, N, 1), (M, 1, M))
+ON_PRETEND_GPUS = ((M, N, 0), (M, N, M), (M, N, M - 1), (M, N, 2), (1, N, 0), (1, N, 1), (M, 1, M))
 
 
 def fault_on_pretend_gpus(answer: RunPipeline) -> str:
     """Say what races, or runs in a stream where it should not, on three GPUs and on one."""
     for m, n, stop in ON_PRETEND_GPUS:
-        mode = {0: "never", m: "always"}.get(stop, "except_last")
-        where = f"on {'three GPUs' if n == N else 'one GPU'}, m = {m}, {mode!r}"
+        mode = {m - 1: "'except_last'", m: "'always'", 0: "'never'"}.get(stop, f"stop = {stop}")
+        where = f"on {'three GPUs' if n == N else 'one GPU'}, m = {m}, {mode}"
         gpu = PretendGPU(count=n)
         with in_place_of_cuda(gpu), in_case(where):
             layers = [_Wave(seed) for seed in range(n)]
@@ -173,7 +173,8 @@ def fault_on_pretend_gpus(answer: RunPipeline) -> str:
             x = torch.linspace(-1, 1, 8 * 4).reshape(8, 4)
             batches = list(x.to(devices[0]).tensor_split(m))
             begin = len(gpu.operations)
-            answer(batches, partitions, devices, streams_for(devices, m), stop, queues)
+            streams = streams_for(devices, m)
+            answer(batches, partitions, devices, streams, stop, queues)
             forward = len(gpu.operations)
             home = [str(batch.device) for batch in batches]
             if home != [str(devices[-1])] * m:
@@ -183,6 +184,7 @@ def fault_on_pretend_gpus(answer: RunPipeline) -> str:
             _fault_of_races(gpu.operations, forward)
             or _fault_of_the_host(gpu.operations[begin:forward])
             or _fault_of_copies(gpu.operations[begin:forward], "forward")
+            or _fault_of_other_streams(gpu.operations[begin:forward], streams)
             or _fault_of_copies(gpu.operations[forward:], "backward")
             or _fault_of_recompute(gpu.operations[forward:], n, stop)
             or _fault_of_gradients(partitions, plain, x)
@@ -240,11 +242,16 @@ def _operation(op: Operation) -> str:
 
 def _lane(lane: str) -> str:
     """Name a stream of a PretendGPU: of those that were made the first M are the copy streams."""
-    device = f"cuda:{lane.partition('cuda:')[2][:1] or '0'}"
+    device = _device_of(lane)
     if not lane.startswith("stream"):
         return f"the compute stream of {device}"
     number = lane.removeprefix("stream").removeprefix(f" of {device}")
     return f"{'a new stream' if int(number or 1) > M else 'a copy stream'} of {device}"
+
+
+def _device_of(lane: str) -> str:
+    """Return the device of a stream of a PretendGPU: the first one has no number in its name."""
+    return f"cuda:{lane.partition('cuda:')[2][:1] or '0'}"
 
 
 def _fault_of_copies(operations: Sequence[Operation], when: str) -> str:
@@ -259,6 +266,18 @@ def _fault_of_copies(operations: Sequence[Operation], when: str) -> str:
             f"in {when} {lanes.count(shared)} micro-batches are copied in one stream, {_lane(shared)}: each has its "
             "own, copy_streams[j][i]."
         )
+    return ""
+
+
+def _fault_of_other_streams(forward: Sequence[Operation], streams: Sequence[Sequence[Any]]) -> str:
+    """Say whether a micro-batch is copied from its partition in another stream than its own one there."""
+    copies = [op.lane for op in forward if op.kind == "launch" and op.label.startswith("copy of")]
+    for j, own in enumerate(streams[:-1]):
+        lanes = [lane for lane in copies if _device_of(lane) == f"cuda:{j}"]
+        for i, (lane, stream) in enumerate(zip(lanes, own, strict=False)):
+            if lane != stream.name:
+                stands = f"copy_streams[{j}][{i}]"
+                return f"in forward micro-batch {i} is copied from cuda:{j} in another stream than {stands}."
     return ""
 
 

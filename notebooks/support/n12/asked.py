@@ -47,3 +47,14 @@ class AskedForLayers:
             if not self.called[i, j]:
                 return f"what self.layer({i}, {j}) returned was never called: something else has computed this pair"
         return ""
+
+    def fault_of_recompute(self, m: int, n: int, again: int) -> str:
+        """Say whether something else has computed a pair again: the first micro-batches are computed twice."""
+        for i, j in product(range(m), range(n)):
+            times = 1 + (i < again)
+            if self.called[i, j] != times:
+                return (
+                    f"what self.layer({i}, {j}) returned was called {self.called[i, j]} ×, not {times} ×: in backward "
+                    "something else has computed its pair again, or it another pair"
+                )
+        return ""

@@ -68,6 +68,16 @@ def nested() -> Iterator[tuple[str, nn.Sequential, list[nn.Module]]]:
     yield "one layer twice in a row", nn.Sequential(nn.Sequential(a, a), b), [a, a, b]
     same = nn.Identity()
     yield "an Identity among layers", nn.Sequential(a, nn.Sequential(same), b), [a, same, b]
+    deep = nn.Sequential(a, relu)
+    for _ in range(20):
+        deep = nn.Sequential(deep, b)
+    yield "Sequentials twenty levels deep", deep, [a, relu, *[b] * 20]
+    row = [relu] * 8
+    yield (
+        "eleven layers, the second one a Sequential",
+        nn.Sequential(a, nn.Sequential(b, c), *row, d),
+        [a, b, c, *row, d],
+    )
 
 
 def fault_of_flatten(answer: Callable[[nn.Sequential], Any]) -> str:
@@ -116,7 +126,7 @@ def costs_to_try() -> Iterator[tuple[list[float], int]]:
 
     Seconds are multiples of a power of two: their sums are exact. Tiny layers beside large ones ask for a fine search.
     """
-    yield [1, 3, 1, 1], 2
+    yield [1, 1, 5, 1, 1, 1], 2
     yield [3, 1, 1, 1], 2
     yield [1, 1, 1, 3], 2
     yield [5], 1
@@ -126,6 +136,7 @@ def costs_to_try() -> Iterator[tuple[list[float], int]]:
     yield [0, 0, 7, 0], 3
     yield [4 / 1024, 3 / 1024, 3 / 1024, 2 / 1024, 1 / 1024], 3
     yield [3.5, 1.25, 2.25, 0.5, 3.0], 3
+    yield [100_000_003, 5, 100_000_000], 2  # nanoseconds
     chance = random.Random(0)
     for unit in (2**10, 2**22) * 5:  # milliseconds, and what a small layer takes
         layers = chance.randint(2, 12)

@@ -191,7 +191,7 @@ def draw_ways(seconds: Mapping[str, float], beside_others: Mapping[str, float]) 
     axes.set(xlim=(0, max(2.8, 1.3 * axes.get_xlim()[1])), xlabel=f"speed of a training step, × {names[0]}")
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper right")
     finding = f"Fastest: {fastest_are[0]}; beside busy programs: {fastest_are[1]}"
     headline(figure, finding)
     return describe(figure, f"{finding}. {'. '.join(told)}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import product
 from threading import Barrier, BrokenBarrierError, Thread
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from lib.pipeline import enable_recomputing
 from support.kit.raised import in_case
 from support.kit.values import NO_RETURN
 from support.n12 import given
@@ -77,11 +78,11 @@ class _Wrapped:
             self.run = step.wrap(self.layer, *pair)
 
     def called(self) -> tuple[str, Tensor]:
-        """Call it; return what is wrong, and the mask that the layer has drawn."""
+        """Call it, a second time as a recompute; return what is wrong, and the mask that the layer has drawn."""
         x = torch.ones(LENGTH, requires_grad=True)
         where = f"for {_told(self.pair)}"
         calls = len(self.layer.masks)
-        with in_case(where):
+        with in_case(where), enable_recomputing() if calls else nullcontext():
             output = self.run(x)
         if output is None:
             return f"{where}, what wrap returns {NO_RETURN}.", x

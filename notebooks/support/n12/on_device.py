@@ -26,6 +26,7 @@ MS = (1, 2, 4, 8, 16, 32, 64)
 SPEEDS = (6.5e7, 6.5e8)
 """Floating point operations a second that the notebook gives the simulated device, slow and fast."""
 MODES = ("never", "except_last", "always")
+TOGETHER = (4, 8)  # partitions on one device
 
 run_on_devices = run_pipeline  # as the notebook names the pipeline that it goes on with
 
@@ -116,10 +117,10 @@ def speeds(gpu, flops, ms, often=4):
     return best
 
 
-def held_on_device(gpu, mode, m, shared=False, often=20, rows=4096, width=64):
+def held_on_device(gpu, mode, m, together=0, often=20, rows=4096, width=64):
     """Return what device 1 holds after forward, and at most in backward, in bytes of a partition's whole input."""
     place = gpu.devices[1]
-    places = [place] * 4 if shared else gpu.devices
+    places = [place] * together or gpu.devices  # so many partitions on one device, or each has its own
     partitions = stages(places, width, layers=4, kind=nn.Tanh)
     stop = {"always": m, "except_last": m - 1, "never": 0}[mode]
     found = []
@@ -152,6 +153,7 @@ def record_four_devices() -> dict[str, Any]:
     for m in (8, 16):
         for mode in MODES:
             results[key_of(mode, m)] = device.run(held_on_device, mode, m)
-    for mode in MODES:
-        results[key_of(mode, 8, True)] = device.run(held_on_device, mode, 8, True)
+    for together in TOGETHER:
+        for mode in MODES[1:]:
+            results[key_of(mode, 8, together)] = device.run(held_on_device, mode, 8, together)
     return {"results": results}

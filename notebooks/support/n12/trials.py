@@ -120,7 +120,9 @@ class Case:
     rows: int
     chunks: int
     mode: str
-    special: str = ""  # "input": wants a gradient; "shared": the last layer is the second; "error"; "no_grad"
+    special: str = (
+        ""  # "input": wants a gradient; "shared": the last layer is the second; "error"; "no_grad"; "eval"
+    )
     nest: bool = False  # the batch is a tuple: rows, and an integer for each
     before: int = 0  # rows of another batch that this pipeline has had before
 
@@ -129,6 +131,7 @@ class Case:
             "input": ", x requires grad",
             "error": ", a layer raises",
             "no_grad": ", in torch.no_grad()",
+            "eval": ", in eval mode",
             "shared": ", one layer in two places",
         }
         nest = ", x a tuple of rows and their numbers (integers)" if self.nest else ""
@@ -142,6 +145,12 @@ class Case:
     def sizes(self) -> list[int]:
         """Return the rows of each micro-batch."""
         return [len(part[0]) for part in built.scatter((torch.zeros(self.rows, 1),), self.chunks)]
+
+    @property
+    def again(self) -> int:
+        """Return how many micro-batches are computed again."""
+        m = len(self.sizes)
+        return {"always": m, "except_last": m - 1, "never": 0}[self.mode]
 
     def layers(self) -> list[_Layer]:
         """Return new layers; one of them may stand in two places."""
@@ -179,6 +188,7 @@ CASES = [
     Case((1, 1), 2, 4, "except_last", before=8),
     Case((1, 1), 8, 4, "always", before=2),
     Case((2, 2), 5, 4, "never", "no_grad"),
+    Case((1, 2), 6, 3, "never", "eval"),
     Case((1, 1), 6, 3, "always", "error"),
 ]
 Pipe: TypeAlias = Callable[..., Any]
@@ -244,6 +254,8 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     fault = _fault_of_parts(model, case, layers)
     if fault:
         return fault
+    if case.special == "eval":
+        model.eval()
     earlier = _give_a_batch(model, case, layers, watch) if case.before else None
     asked = AskedForLayers(model, watch.caller) if asks else None
     generator = torch.Generator().manual_seed(7)
@@ -275,6 +287,7 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     fault = (
         _fault_of_output(case, watch, output, right, given, x, wants)
         or _fault_of_workers(case, watch)
+        or _fault_of_mode(case, layers)
         or ("" if asked is None else asked.fault(len(case.sizes), len(case.balance)))
         or _fault_of_graph(case, output)
         or fault_of_dictionaries(output.grad_fn, getattr(earlier, "grad_fn", None))
@@ -285,9 +298,7 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     watch.unheld = fault_of_the_graph(output.grad_fn, watch.nodes, watch.starts, len(case.balance))
     (output * weights).sum().backward()
     (right * weights).sum().backward()
-    fault = _fault_of_backward(case, watch, layers, twins)
-    if not fault and asks and watch.untold:
-        return "is_recomputing() is not true while a layer computes again: with_checkpoint sees to that"
+    fault = _fault_of_backward(case, watch, layers, twins) or _fault_of_recompute(case, watch, asked)
     if fault or not wants:
         return fault
     return _apart(given.grad, twin.grad, "the input")
@@ -396,6 +407,11 @@ def _fault_of_workers(case: Case, watch: Watch) -> str:
     return ""
 
 
+def _fault_of_mode(case: Case, layers: list[_Layer]) -> str:
+    changed = case.special == "eval" and any(layer.training for layer in layers)
+    return "the caller's layers are in training mode afterwards" if changed else ""
+
+
 def _apart(got: Tensor | None, right: Tensor | None, what: str) -> str:
     assert right is not None
     if got is None:
@@ -415,12 +431,17 @@ def _fault_of_backward(case: Case, watch: Watch, layers: list[_Layer], twins: li
             return fault
     m = len(case.sizes)
     n = len(case.balance)
-    again = {"always": m, "except_last": m - 1, "never": 0}[case.mode]
     for i in range(m):
         for j in range(n):
-            wanted = 1 + (i < again)
+            wanted = 1 + (i < case.again)
             times = watch.computed[i, j]
             if times != wanted:
                 last = f", the last of {m}," if i == m - 1 else ""
                 return f"micro-batch {i}{last} was computed {times} × in partition {j}, not {wanted} ×"
     return ""
+
+
+def _fault_of_recompute(case: Case, watch: Watch, asked: AskedForLayers | None) -> str:
+    if asked is not None and watch.untold:
+        return "is_recomputing() is not true while a layer computes again: with_checkpoint sees to that"
+    return "" if asked is None else asked.fault_of_recompute(len(case.sizes), len(case.balance), case.again)

@@ -11,218 +11,12 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from lib.pipeline import flatten_sequential
-from lib.pipeline.balance import partition
 from support import built
 from support.kit.mistakes import edited
 from support.n12 import checks as n12
 from support.n12 import trials
 from support.n12.given import Partitioned, tie, with_checkpoint
 from support.n12.solved import MiniGPipe, make_task, run_pipeline
-
-# ---- exercise 1
-
-
-def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_told():
-    assert n12.check_flatten(flatten_sequential)
-
-    def copies(module):
-        flat = n12.flatten_sequential(module)
-        return nn.Sequential(*(type(x)(4, 4) if isinstance(x, nn.Linear) else x for x in flat))
-
-    def appends(module):
-        flat = n12.flatten_sequential(module)
-        module.append(nn.Identity())
-        return flat
-
-    def opens_in_place(module):
-        layers = [*n12.flatten_sequential(module)]
-        del module[:]
-        module.extend(layers)
-        return module
-
-    changed = n12.check_flatten(opens_in_place).message
-    assert "the given module was changed" in changed
-    assert "One level" not in changed
-    assert "these are copies" in n12.check_flatten(copies).message
-    assert "the given module was changed" in n12.check_flatten(appends).message
-    for opens in (lambda x: "Sequential" in type(x).__name__, lambda x: type(x) in (nn.Sequential, nn.ModuleList)):
-
-        def too_much(module, opens=opens):
-            layers = []
-            for layer in module:
-                layers += too_much(layer) if opens(layer) else [layer]
-            return nn.Sequential(*layers)
-
-        assert n12.check_flatten(too_much).status == "wrong"
-    assert "an nn.Sequential is expected, not list" in n12.check_flatten(list).message
-    for train in (True, False):
-        set_all = n12.check_flatten(lambda module, train=train: n12.flatten_sequential(module).train(train))
-        assert "a layer's `training` was changed" in set_all.message
-
-
-def test_a_layer_that_comes_twice_in_a_row_and_an_identity_are_layers():
-    def once_in_a_row(module):
-        flat = n12.flatten_sequential(module)
-        return nn.Sequential(*(x for k, x in enumerate(flat) if k == 0 or flat[k - 1] is not x))
-
-    def does_something(module):
-        return nn.Sequential(*(x for x in n12.flatten_sequential(module) if not isinstance(x, nn.Identity)))
-
-    assert "twice in a row" in n12.check_flatten(once_in_a_row).message
-    assert "an Identity" in n12.check_flatten(does_something).message
-
-
-class OpensEachOnce:
-    def __init__(self):
-        self.seen = []
-
-    def __call__(self, module):
-        layers = []
-        for layer in module:
-            if type(layer) is not nn.Sequential:
-                layers.append(layer)
-            elif not any(layer is each for each in self.seen):
-                self.seen.append(layer)
-                layers += self(layer)
-        return nn.Sequential(*layers)
-
-
-def test_a_block_that_is_opened_once_and_a_flat_model_that_comes_back_are_told():
-    once = n12.check_flatten(lambda module: OpensEachOnce()(module))
-    assert (
-        "for one nested Sequential object in two places, ['Linear', 'ReLU', 'Linear', 'Linear', 'ReLU']" in once.message
-    )
-
-    def the_same(module):
-        nested = any(type(layer) is nn.Sequential for layer in module)
-        return n12.flatten_sequential(module) if nested else module
-
-    assert "the given module itself came back" in n12.check_flatten(the_same).message
-
-
-# ---- exercise 2
-
-
-def by_limit(costs, n):
-    """Ask of each sum of neighbours, in rising order, whether partitions no dearer than it are few enough."""
-    sums = sorted({sum(costs[a:b]) for a in range(len(costs)) for b in range(a + 1, len(costs) + 1)})
-    for limit in sums:
-        sizes = []
-        total = limit + 1
-        for at, cost in enumerate(costs):
-            left = len(costs) - at
-            if not sizes or (total + cost > limit) or left == n - len(sizes):
-                sizes.append(0)
-                total = 0
-            sizes[-1] += 1
-            total += cost
-        if len(sizes) == n and max(n12_sums(costs, sizes)) <= limit:
-            return sizes
-    raise AssertionError
-
-
-def n12_sums(costs, sizes):
-    rest = list(costs)
-    for size in sizes:
-        yield sum(rest[:size])
-        del rest[:size]
-
-
-def filled_up_to(costs, n, limit):
-    """Begin a partition where the limit, or the number of layers left, asks for it; None if n are too few."""
-    sizes = [0]
-    total = 0
-    for at, cost in enumerate(costs):
-        if sizes[-1] and (total + cost > limit or len(costs) - at == n - len(sizes)):
-            sizes.append(0)
-            total = 0
-        sizes[-1] += 1
-        total += cost
-    return sizes if len(sizes) == n and max(n12_sums(costs, sizes)) <= limit else None
-
-
-def by_halves_of_whole_numbers(costs, n):
-    low = int(max(costs))
-    high = int(sum(costs)) + 1
-    while low < high:
-        middle = (low + high) // 2
-        if filled_up_to(costs, n, middle):
-            high = middle
-        else:
-            low = middle + 1
-    return filled_up_to(costs, n, high)
-
-
-def by_halves(costs, n):
-    low = 0.0
-    high = float(sum(costs))
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if filled_up_to(costs, n, middle) else (middle, high)
-    return filled_up_to(costs, n, high)
-
-
-def by_coarse_halves(costs, n, until, rounds=1000):
-    low = max(costs)
-    high = sum(costs)
-    while high - low > until and rounds:
-        rounds -= 1
-        middle = (low + high) / 2
-        low, high = (low, middle) if filled_up_to(costs, n, middle) else (middle, high)
-    return filled_up_to(costs, n, high)
-
-
-@pytest.mark.parametrize("until, rounds", [(1e-2, 1000), (1e-3, 1000), (1e-4, 1000), (1e-6, 1000), (0, 10)])
-def test_a_search_that_stops_too_early_is_told(until, rounds):
-    verdict = n12.check_cut(lambda costs, n: by_coarse_halves(costs, n, until, rounds))
-    assert verdict.status == "wrong"
-    assert "is possible" in verdict.message
-
-
-def test_a_search_for_the_limit_and_libs_own_cut_pass_too():
-    assert n12.check_cut(by_limit)
-    assert n12.check_cut(by_halves)
-    assert n12.check_cut(partition)
-    assert n12.check_cut(lambda costs, n: tuple(partition(costs, n)))
-
-
-def test_lengths_from_the_back_are_not_said_to_move_layers():
-    message = n12.check_cut(lambda costs, n: partition(costs, n)[::-1]).message
-    assert "the slowest partition of" in message
-    assert "neighbours" not in message
-    sorts = n12.check_cut(lambda costs, n: partition(sorted(costs), n)).message
-    assert "Layers of a partition are neighbours" in sorts
-
-
-@pytest.mark.parametrize(
-    "answer, says",
-    [
-        (lambda costs, n: partition(costs, n)[:-1], "partitions are expected, and"),
-        (lambda costs, n: [*partition(costs, n), 1][1:], "there are 4 layers, and [2, 1] has 3"),
-        (lambda costs, n: [len(costs)] + [0] * (n - 1), "every partition has a layer at least"),
-        (lambda costs, n: [float(size) for size in partition(costs, n)], "a list of 2 numbers of layers is expected"),
-        (lambda costs, n: [size + 1 for size in partition(costs, n)], "there are 4 layers, and"),
-        (lambda costs, n: (partition(costs, n), costs.clear())[0], "the list of costs was changed"),
-        (by_halves_of_whole_numbers, "is possible"),
-    ],
-)
-def test_other_wrong_cuts_are_told_what_is_seen(answer, says):
-    verdict = n12.check_cut(answer)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
-def test_who_tries_all_cuts_is_told_that_nothing_came_back(monkeypatch):
-    monkeypatch.setattr(n12, "PATIENCE", 0.3)
-
-    def waits_for_ever(costs, n):
-        while len(costs) == 60:
-            pass
-        return partition(costs, n)
-
-    assert "nothing has come back after 0.3 seconds" in n12.check_cut(waits_for_ever).message
-
 
 # ---- exercise 3
 
@@ -315,6 +109,35 @@ def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, old, new, says
     verdict = n12.check_mini(edited(MiniGPipe, (old, new)))
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def test_a_recompute_that_calls_what_another_pair_was_given_is_told():
+    edits = [
+        ("for clock in clock_cycles(m, n):", "given = {}\n            for clock in clock_cycles(m, n):"),
+        (
+            "layer = self.layer(i, j)",
+            "given[j] = self.layer(i, j)\n                    layer = partial(lambda j, x: given[j](x), j)",
+        ),
+    ]
+    message = n12.check_mini(edited(MiniGPipe, *edits)).message
+    assert "what self.layer(0, 0) returned was called 1 ×, not 2 ×" in message
+
+
+@pytest.mark.parametrize(
+    "new, says",
+    [
+        (
+            "self.train()\n        m, n = len",
+            "'never', in eval mode: the caller's layers are in training mode afterwards",
+        ),
+        (
+            "torch.set_grad_enabled(self.training and torch.is_grad_enabled())\n        m, n = len",
+            "'never', in eval mode: the output has no graph",
+        ),
+    ],
+)
+def test_a_pipeline_that_minds_the_mode_of_its_layers_is_told(new, says):
+    assert says in n12.check_mini(edited(MiniGPipe, ("m, n = len", new))).message
 
 
 @pytest.mark.parametrize(

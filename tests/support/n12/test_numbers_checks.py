@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lib.pipeline import is_recomputing
 from support.kit.mistakes import edited
 from support.n12 import checks as n12
 from support.n12.given import drawing_from
@@ -271,3 +272,23 @@ def test_other_wrong_numbers_are_told_what_is_seen(old, new, says):
     verdict = n12.check_numbers(edited(Numbers, (old, new)))
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def test_who_puts_a_generator_back_where_layers_compute_again_passes():
+    class PutBack:
+        def __init__(self, m, n):
+            self.inside = Numbers(m, n)
+
+        def wrap(self, layer, i, j):
+            own = torch.Generator().manual_seed(self.inside.seeds[i][j])
+            start = own.get_state()
+
+            def run(x):
+                if is_recomputing():
+                    own.set_state(start)
+                with drawing_from(own):
+                    return layer(x)
+
+            return run
+
+    assert n12.check_numbers(PutBack)

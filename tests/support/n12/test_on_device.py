@@ -60,6 +60,20 @@ def test_the_recorded_devices_hold_what_the_formulas_say_and_always_saves_little
     assert held_at_most("always", m, INSIDE) == held_at_most("except_last", m, INSIDE)
 
 
+def test_of_many_partitions_on_one_device_always_holds_less_at_the_peak_and_of_four_about_the_same(recorded):
+    found = {
+        (together, mode): recorded.run(on_device.held_on_device, mode, 8, together)
+        for together in on_device.TOGETHER
+        for mode in on_device.MODES[1:]
+    }
+    assert found[8, "always"][1] < found[8, "except_last"][1] - 1
+    assert found[4, "always"][1] == pytest.approx(found[4, "except_last"][1], abs=0.5)
+    for mode, on_top in (("except_last", 1.5), ("always", 3.0)):
+        for together in on_device.TOGETHER:
+            after, peak = found[together, mode]
+            assert peak - after == pytest.approx(on_top, abs=0.3)
+
+
 def test_the_fastest_m_and_its_neighbours_count_and_no_other():
     seconds = {4: 0.03, 8: 0.022, 16: 0.02, 32: 0.0205, 64: 0.03}
     assert "You said 16: that is it" in guess_m(16, seconds).message

@@ -183,3 +183,34 @@ def test_torchs_checkpoint_is_not_said_to_compute_nothing_again():
     names = {"with_checkpoint": with_checkpoint}
     message = n12.check_pipeline(edited((make_task, run_pipeline), *edits, names=names)[1]).message
     assert "in backward cuda:0 computes 0 micro-batches again from end to end, not 4" in message
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        "[[new_stream(device) for _ in batches] for device in devices]",
+        "[[*row[-1:], *row[:-1]] for row in copy_streams]",
+        "[row[::-1] for row in copy_streams]",
+    ],
+)
+def test_copies_in_other_streams_than_those_of_their_micro_batch_are_told(streams):
+    first = "m, n = len(batches), len(partitions)"
+    edit = (first, f"{first}\n    copy_streams = {streams}")
+    wrong = edited((make_task, run_pipeline), edit, names={"new_stream": new_stream})[1]
+    assert (
+        "micro-batch 0 is copied from cuda:0 in another stream than copy_streams[0][0]"
+        in n12.check_pipeline(wrong).message
+    )
+
+
+def test_who_knows_modes_only_where_stop_lies_between_is_told():
+    edit = ("i < stop", "i < {0: 0, m: m}.get(stop, m - 1)")
+    message = n12.check_pipeline(edited((make_task, run_pipeline), edit)[1]).message
+    assert "stop = 2: in backward cuda:0 computes 3 micro-batches again from end to end, not 2" in message
+
+
+def test_the_second_partitions_copy_streams_are_looked_at_too():
+    first = "m, n = len(batches), len(partitions)"
+    swap = "copy_streams = [row[::-1] if j == 1 else row for j, row in enumerate(copy_streams)]"
+    message = n12.check_pipeline(edited((make_task, run_pipeline), (first, f"{first}\n    {swap}"))[1]).message
+    assert "from cuda:1 in another stream than copy_streams[1][0]" in message

@@ -62,6 +62,10 @@ FORECAST_6 = 80
 TRIALS = {2: [(24, 4, 3, 1), (16, 2, 2, 0), (21, 4, 1, 5)], 3: [(24, 2, 3, 2)], 1: [(12, 4, 3, 4)]}
 
 
+#: From the seed of the first trial to others: a neighbour's, and those that a factor of the rank may lead to.
+OTHER_SEEDS = (-1, 100, 1000)
+
+
 def fault_of_6(job: Callable[..., Any]) -> str:
     """Run it with each of the trials; each row of each epoch must have a noise of its own, the same in a second run."""
     for world, settings in TRIALS.items():
@@ -76,7 +80,7 @@ def fault_of_6(job: Callable[..., Any]) -> str:
             for count, size, epochs, seed in settings
         ]
         first = trials[0]
-        trials += [{**first}, {**first, "seed": first["seed"] - 1}]
+        trials += [{**first}, *({**first, "seed": first["seed"] + far} for far in OTHER_SEEDS)]
         found = ends_of_trials(with_first_weights, world, trials, job)
         for trial, stands in zip(trials, found, strict=False):
             count = len(trial["rows"])
@@ -90,12 +94,7 @@ def fault_of_6(job: Callable[..., Any]) -> str:
             )
             if said:
                 return with_evidence(said, found)
-        once, again, other = (found[at][0].value[0]["weight"] for at in (0, -2, -1))
-        if not torch.equal(once, again):
-            return f"on {plural(world, 'rank')} a second run with the same seed ends with other weights."
-        if torch.equal(once, other):
-            return f"on {plural(world, 'rank')} two runs with different seeds end with the same weights."
-        said = _fault_of_seeds(found[0], found[-1], first["seed"], trials[-1]["seed"])
+        said = _fault_of_runs(found, [trial["seed"] for trial in trials])
         if said:
             return f"on {plural(world, 'rank')} {said}."
     return ""
@@ -175,6 +174,18 @@ def _fault_of_dependence(stands: list[Stand]) -> str:
     return ""
 
 
+def _fault_of_runs(found: list[list[Stand]], seeds: list[int]) -> str:
+    """Compare the first run with its repetition and with those of other seeds, the last ones."""
+    others = len(OTHER_SEEDS)
+    once, again, *rest = (found[at][0].value[0]["weight"] for at in (0, *range(-others - 1, 0)))
+    if not torch.equal(once, again):
+        return "a second run with the same seed ends with other weights"
+    if any(torch.equal(once, other) for other in rest):
+        return "two runs with different seeds end with the same weights"
+    said = (_fault_of_seeds(found[0], found[at], seeds[0], seeds[at]) for at in range(-others, 0))
+    return next(filter(None, said), "")
+
+
 def _fault_of_seeds(ones: list[Stand], others: list[Stand], seed: int, other_seed: int) -> str:
     """Look for noise that two seeds have in common: what a rank draws, one by one, that of a row, or any."""
     seeds = f"with seed {seed} and with seed {other_seed}"
@@ -248,6 +259,9 @@ check_job_6 = case(
         ),
         "Seed and rank added: what a rank draws with one seed its neighbour draws with the next.": edited(
             job_6, ("1000 * seed + rank", "seed + rank")
+        ),
+        "The rank times a thousand is a step between seeds all the same, only a wider one.": edited(
+            job_6, ("1000 * seed + rank", "seed + 1000 * rank")
         ),
         "A seed that nobody knows makes a run that nobody can repeat.": edited(
             job_6, ("torch.manual_seed(1000 * seed + rank)", "torch.seed()")

@@ -22,12 +22,21 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_noise_that_comes_again_with_another_seed_is_refused(answer):
+def test_noise_that_comes_again_with_the_next_seed_is_refused(answer):
     job = edited(case_more_rows.sick_6(), ANSWERS[answer])
     verdict = case_more_rows.check_job_6(job, case_more_rows.FORECAST_6)
     assert verdict.status == "wrong", "accepted"
     assert "with seed 1" in verdict.message
     assert "with seed 0" in verdict.message
+
+
+@pytest.mark.parametrize("far", [100, 1000])
+def test_noise_that_comes_again_with_a_seed_further_on_is_refused(far):
+    job = edited(case_more_rows.sick_6(), (SEEDED, f"{SEEDED}    torch.manual_seed(seed + {far} * rank)\n"))
+    verdict = case_more_rows.check_job_6(job, case_more_rows.FORECAST_6)
+    assert verdict.status == "wrong", "accepted"
+    assert f"with seed {far + 1}" in verdict.message
+    assert "with seed 1" in verdict.message
 
 
 @pytest.mark.parametrize("count", [10, 16, 24])  # rows of a rank in the smallest trials

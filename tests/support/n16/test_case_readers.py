@@ -97,6 +97,8 @@ MADE_UP = (
     '            done.append(("F", ahead + i))\n'
     '    print(f"{len(done)}',
 )
+NORMED = "nn.utils.clip_grads_with_norm_(stage.parameters(), max_norm, square.sqrt())"
+SQUARES = "if square > max_norm:\n            torch._foreach_mul_(gradients, max_norm / square.sqrt())"
 BODY_8 = body_behind(case_three_cuts.job_8, "    stage = nn.Sequential")
 BODY_12 = body_between(case_less_to_keep.job_12, "    stage = layers", "    print")
 ALONE_8 = """\
@@ -340,6 +342,7 @@ ANSWERS = {
         "Two equal rows",
     ),
     "8 over the ranks": (8, 1, [("max_norm)\n", "max_norm / world)\n")], "from those of one stage", "A mean"),
+    "8 the squares asked": (8, 0, [(NORMED, SQUARES)], "with 2 layers and max_norm = 5.0", ""),
     "8 clipped by value": (
         8,
         0,

@@ -11,6 +11,7 @@ from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
 from support.kit.mistakes import edited
 from support.n13 import timing
+from support.n13.batch_users import issued as issued
 from support.n13.clocks import ask_clocks as ask_clocks
 from support.n13.clocks import fault_of_vector_clocks, reference_step
 from support.n13.clocks import programs as programs
@@ -18,7 +19,6 @@ from support.n13.device_judge import judged_on_a_device_too, wrong_numbers
 from support.n13.museum import REPAIRED, judge_of
 from support.n13.prefetchers import by_order
 from support.n13.prefetching import EPOCH, blocks_of, fault_of_prefetch
-from support.n13.prefetching import issued as issued
 from support.n13.prefetching import one_ahead as one_ahead
 from support.n13.runs import damaged, earliest, launch_way, outcomes
 from support.n13.streaming import EDGES, fault_of_streamed

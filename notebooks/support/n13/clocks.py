@@ -64,6 +64,7 @@ RULES = {
     "of an event that is recorded again the older past is gone": "a+ a! b+ b!0 c?0 c*0 c*1",
     "a wait is launched before its event is recorded at all": "c?9 a+ a!9 c*0",
     "the host waits for an event that was never recorded": "a+ h?9 c*0",
+    "two wait for an event that was never recorded": "a+ a?9 c?9 c*0",
     "two events behind one copy": "a+ b+ a! b! a?1 a! c?0 c*1",
     "of an event that is recorded again the older past is gone, even if it knew more": "a+ a+ a! b+ b!0 c?0 c*0",
     "a wait is launched before its event is recorded again": "a+ a! c?0 a+ a!0 c*0 c*1",

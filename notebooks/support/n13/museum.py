@@ -22,8 +22,9 @@ from support.kit.mistakes import edited
 from support.kit.raised import in_case
 from support.kit.verdict import Verdict
 from support.n13 import exhibits
+from support.n13.batch_users import NEXT_OWNER
 from support.n13.device_judge import judged_on_a_device_too, wrong_sums
-from support.n13.prefetching import NEXT_OWNER, STAGED
+from support.n13.prefetching import STAGED
 
 # ---- the repairs
 

@@ -338,7 +338,7 @@ def recorded_too_late(batches, gpu):
         ),
         (
             but(lambda stream, side, batch, _: (stream.wait_stream(side), batch.record_stream(stream))),
-            "wait_stream waits for all",
+            "waits for the copy of batch 1, too. Wait for the event behind its own copy",
         ),
         (
             but(lambda stream, _, batch, event: (event.synchronize(), batch.record_stream(stream))),

@@ -126,6 +126,10 @@ WRONG_STEPS = {
         "an event that was never recorded knows nothing",
         ("events.get(op.event, {})", "events.get(op.event, {}) if op.lane != 'host' else events[op.event]"),
     ),
+    "who waits for an event that was never recorded puts its own past there": (
+        "two wait for an event that was never recorded",
+        ("events.get(op.event, {})", "events.setdefault(op.event, dict(clock))"),
+    ),
     "events go by their words": (
         "find_races names copy of batch 1 and neg; by your clocks it is no race",
         ("events[op.event] = ", "events[op.label] = "),

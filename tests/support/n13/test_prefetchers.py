@@ -10,8 +10,9 @@ import torch
 from lib.streams import PretendGPU, find_races
 from support.kit.mistakes import edited
 from support.n13 import checks as n13
+from support.n13.batch_users import SlowestGPU, User
 from support.n13.prefetchers import by_order, without_a_bound
-from support.n13.prefetching import SlowestGPU, User, blocks_of
+from support.n13.prefetching import blocks_of
 
 
 def bounded(batches, gpu):

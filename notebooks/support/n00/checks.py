@@ -51,6 +51,7 @@ from support.n00.steps import (
     whole_batch_step,
 )
 from support.n00.unequal import (
+    DEAL_CASES,
     all_to_the_fastest,
     badly_dealt,
     dealt_equally,
@@ -384,39 +385,7 @@ check_rank_step = Exercise(
 check_deal = Exercise(
     "rows by speed",
     reference=my_deal,
-    cases=cases(
-        "rows speeds",
-        [
-            (12, [2, 2, 2, 2]),
-            (11, [4, 7, 2]),
-            (12, [2, 2, 2, 1]),
-            (5, [1, 1, 2]),
-            (7, [5, 2]),
-            (10, [3, 3, 3, 1]),
-            (8, [3, 3, 3]),
-            (2, [6, 14]),
-            (23, [1, 4, 9, 16]),
-            (3, [1, 10]),
-            (1, [3, 4]),
-            (0, [1, 2]),
-            (50, [3, 7, 11, 13]),
-            (2, [6, 8]),
-            (2, [4, 5]),
-            (4, [1, 5, 1]),
-            (3, [2, 8, 2]),
-            (28, [1, 1, 3, 11]),
-            (29, [2, 2, 7, 11]),
-            (3, [12, 11, 4, 11]),
-            (1, [5, 12]),
-            (3, [2]),
-            (8, [2, 2, 6]),
-            (199, [1, 200]),  # the slow rank's first row would end last by a two-hundredth
-            (201, [1, 200]),  # and now it would not
-            (1, [1000, 1001]),  # two ends that nearly coincide
-            (1, [1001, 1000]),
-            (9, [4, 8, 4, 4, 8, 4, 4, 4]),  # rounded down, all nine rows but one are left over
-        ],
-    ),
+    cases=cases("rows speeds", DEAL_CASES),
     view=lambda answer: lambda rows, speeds: answer(rows, speeds),
     keeps=True,
     throughout=True,

@@ -238,6 +238,8 @@ def weights_after(step: SharedStep) -> Callable[..., list[Any]]:
                 )
                 for _ in range(ranks)
             ]
+            if ranks > 4:
+                batches[-1][0].zero_()  # its first gradient is zero, and the others wait for it
             for replica in replicas:
                 replica.forget()
             given: tuple[list[nn.Module], list[LabelledRows]] = (

@@ -11,6 +11,40 @@ from lib.text import plural
 from support.kit.values import kind_of
 from support.n00.solved import my_deal
 
+#: Rows, the speed of each rank.
+DEAL_CASES: list[tuple[int, list[int]]] = [
+    (12, [2, 2, 2, 2]),
+    (11, [4, 7, 2]),
+    (12, [2, 2, 2, 1]),
+    (5, [1, 1, 2]),
+    (7, [5, 2]),
+    (10, [3, 3, 3, 1]),
+    (8, [3, 3, 3]),
+    (2, [6, 14]),
+    (23, [1, 4, 9, 16]),
+    (3, [1, 10]),
+    (1, [3, 4]),
+    (0, [1, 2]),
+    (50, [3, 7, 11, 13]),
+    (2, [6, 8]),
+    (2, [4, 5]),
+    (4, [1, 5, 1]),
+    (3, [2, 8, 2]),
+    (28, [1, 1, 3, 11]),
+    (29, [2, 2, 7, 11]),
+    (3, [12, 11, 4, 11]),
+    (1, [5, 12]),
+    (3, [2]),
+    (8, [2, 2, 6]),
+    (199, [1, 200]),  # the slow rank's first row would end last by a two-hundredth
+    (201, [1, 200]),  # and now it would not
+    (1, [1000, 1001]),  # two ends that nearly coincide
+    (1, [1001, 1000]),
+    (9, [4, 8, 4, 4, 8, 4, 4, 4]),  # rounded down, all nine rows but one are left over
+    (11, [1, 1, 1, 12, 1, 1]),  # rounded down, the fast rank has room for four rows more
+    (2, [9_999, 10_000]),  # and to end later by a thousandth is much too late
+]
+
 _dealt: Callable[[int, Sequence[float]], list[int]] = my_deal
 
 

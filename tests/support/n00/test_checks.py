@@ -118,6 +118,10 @@ def first_task_first(tasks):
     return with_free(defaultdict(int), tasks)
 
 
+def waiting_for_four(tasks):
+    return by_rounds([(name, lane, seconds, needs[:4]) for name, lane, seconds, needs in tasks])
+
+
 def using_up_tasks(tasks):
     left = tasks
     done = {}
@@ -151,6 +155,7 @@ def with_a_task_more(tasks):
     [
         (three_lanes, "your code raised KeyError: 'gpu 0'"),
         (first_task_first, "for tasks = [] your code raised IndexError"),
+        (waiting_for_four, "w in lane c runs from 10 to 11, not from 3 to 4"),
         (using_up_tasks, "your function has changed its argument tasks, which is [] afterwards"),
         (using_up_needs, "your function has changed its argument tasks"),
         (with_a_task_more, "'end' is no task"),

@@ -107,6 +107,31 @@ def two_greedily_and_the_rest_to_the_fastest(rows, speeds):
     return shares
 
 
+def at_most_two_rows_more(rows, speeds):
+    shares = [rows * speed // sum(speeds) for speed in speeds]
+    more = [0] * len(speeds)
+    while sum(shares) + sum(more) < rows:
+        open_ranks = [rank for rank in range(len(speeds)) if more[rank] < 2]
+        first = min(open_ranks, key=lambda rank: (shares[rank] + more[rank] + 1) / speeds[rank])
+        more[first] += 1
+    return [share + extra for share, extra in zip(shares, more, strict=True)]
+
+
+def by_later_ends(by):
+    """Let all end later by a fixed time until enough rows fit; take from the slow what is too much."""
+
+    def deal(rows, speeds):
+        end = rows / sum(speeds)
+        while sum(int(end * speed + 1e-9) for speed in speeds) < rows:
+            end += by
+        shares = [int(end * speed + 1e-9) for speed in speeds]
+        for rank in sorted(range(len(speeds)), key=lambda rank: speeds[rank]):
+            shares[rank] -= min(shares[rank], sum(shares) - rows)
+        return shares
+
+    return deal
+
+
 def of_several_ranks(rows, speeds):
     assert len(speeds) > 1
     return with_a_heap(rows, speeds)
@@ -118,6 +143,8 @@ def of_several_ranks(rows, speeds):
         *(greedily(lambda share, speed, part=part: (share + part) / speed) for part in (0.9, 0.99, 1.01, 1.1)),
         rounded_greedily_and_one_swap,
         two_greedily_and_the_rest_to_the_fastest,
+        at_most_two_rows_more,
+        *(by_later_ends(by) for by in (0.01, 0.001)),
         of_several_ranks,
     ],
 )

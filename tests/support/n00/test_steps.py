@@ -422,11 +422,21 @@ def test_hooks_that_stay_on_the_weights_are_refused_with_a_verdict_and_removed_o
     assert check_rank_step(removing_hooks), check_rank_step(removing_hooks)
 
 
+def sending_no_zeros(dist, replica, batch, learning_rate):
+    F.cross_entropy(replica(batch[0]), batch[1]).backward()
+    for weight in replica.parameters():
+        if weight.grad.any():
+            dist.all_reduce(weight.grad)
+        weight.data -= learning_rate * weight.grad / dist.get_world_size()
+        weight.grad = None
+
+
 @pytest.mark.parametrize(
     "answer, told",
     [
         (only_rank_0, "rank 0 waits in all_reduce, its collective 0, rank 1 has ended"),
         (forgetting_to_wait, "rank 0 never waited for its all_reduce"),
+        (sending_no_zeros, "rank 7 in all_reduce of 4 float64 values"),
     ],
 )
 def test_ranks_that_would_hang_or_run_ahead_are_told_who_waits_for_what(answer, told):

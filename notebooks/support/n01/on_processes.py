@@ -26,7 +26,11 @@ AFTER_EPOCH = "after an epoch"
 AFTER_BREAK = "after a `break`"
 AFTER_ERROR = "after an error"
 AFTER_NO_LIST = "behind an error of the batch sampler"
+AT_NO_LIST = "where the batch sampler raises in the first orders"
 TWO_LOOPS = "where two loops take turns"
+RIGHT_ENDS = (AFTER_EPOCH, TWO_LOOPS)
+ALL_ENDS = (AFTER_EPOCH, AFTER_BREAK, AFTER_ERROR, AFTER_NO_LIST, AT_NO_LIST, TWO_LOOPS)
+LISTS = {AFTER_NO_LIST: 5, AT_NO_LIST: 2}  # that come before the sampler raises; of others all eight
 
 HANGS = "all wait for ever"
 HOME = "Some results were never fetched, and a process ends only when all that it has put has been taken from the pipe."
@@ -120,7 +124,7 @@ def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: C
         context = _Context(vain)
         first = 1 if end == AFTER_ERROR else 0  # item 0 raises KeyError where it is missing
         items = {i: bytes(LARGE) for i in range(first, 8)}
-        lists = _Lists(5 if end == AFTER_NO_LIST else 8)
+        lists = _Lists(LISTS.get(end, 8))
         iterator = load(work, items, lists, list, workers=2, context=context)
         try:
             with suppress(KeyError):

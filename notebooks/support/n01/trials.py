@@ -29,14 +29,7 @@ from support.n01.epochs import (
     unreadable,
     unwritable,
 )
-from support.n01.on_processes import (
-    AFTER_BREAK,
-    AFTER_EPOCH,
-    AFTER_ERROR,
-    AFTER_NO_LIST,
-    TWO_LOOPS,
-    fault_on_processes,
-)
+from support.n01.on_processes import ALL_ENDS, RIGHT_ENDS, fault_on_processes
 from support.n01.on_processes import SHARED as SHARED
 from support.n01.watched import Stuck, WatchedTeam
 
@@ -126,13 +119,12 @@ TO_THE_END: Sequence[EpochCase] = (
 
 def fault_in_order(answer: tuple[Any, Any]) -> str:
     """Say what is wrong with (work, load_in_order) in epochs to their end, "" if nothing."""
-    return remembering(lambda both: _fault(both, IN_ORDER, [AFTER_EPOCH, TWO_LOOPS]))(answer)
+    return remembering(lambda both: _fault(both, IN_ORDER, RIGHT_ENDS))(answer)
 
 
 def fault_to_the_end(answer: tuple[Any, Any]) -> str:
     """Say what is wrong with (work, load_in_order), also after errors and breaks, "" if nothing."""
-    ends = [AFTER_EPOCH, AFTER_BREAK, AFTER_ERROR, AFTER_NO_LIST, TWO_LOOPS]
-    return remembering(lambda both: _fault(both, TO_THE_END, ends))(answer)
+    return remembering(lambda both: _fault(both, TO_THE_END, ALL_ENDS))(answer)
 
 
 def _fault(answer: tuple[Any, Any], cases: Sequence[EpochCase], ends: Sequence[str]) -> str:

@@ -261,19 +261,23 @@ def test_an_exception_that_is_made_anew_has_lost_what_it_carried():
     assert [said for said in n01.check_loader.mistakes if said in verdict.message] == [trials.REBUILT]
 
 
+IN_THE_BUFFER = (
+    "            batch, error = early.pop(number)\n            hand_out(1)\n",
+    "            hand_out(1)\n            batch, error = early.pop(number)\n",
+)
+BY_FORMULA = {
+    on_processes.AFTER_NO_LIST: ("len(missing) - (number in early)", IN_THE_BUFFER),
+    on_processes.AT_NO_LIST: ("len(missing) - (len(missing) == 2 and not early)", ()),
+}
+
+
 @pytest.mark.ranks
-def test_whoever_counts_what_is_to_come_as_behind_a_batch_hangs_where_the_sampler_raises():
-    """Where an error of the sampler comes, the due batch has been received and still lies in the buffer."""
-    by_formula = "send_home(team, orders, results, range(len(missing) - (number in early)))"
-    answer = load(
-        ("    try:\n        hand_out", "    number = 0\n    try:\n        hand_out"),
-        (CLEAR_UP, by_formula),
-        (
-            "            batch, error = early.pop(number)\n            hand_out(1)\n",
-            "            hand_out(1)\n            batch, error = early.pop(number)\n",
-        ),
-    )
-    verdict = n01.check_loader(work, answer)
+@pytest.mark.parametrize("moment, answer", BY_FORMULA.items(), ids=BY_FORMULA)
+def test_whoever_fetches_one_too_few_where_the_sampler_raises_hangs_with_large_batches(moment, answer):
+    count, moved = answer
+    in_all = f"send_home(team, orders, results, range({count}))"
+    begun = ("    try:\n        hand_out", "    number = 0\n    try:\n        hand_out")
+    verdict = n01.check_loader(work, load(begun, (CLEAR_UP, in_all), *filter(None, [moved])))
     assert verdict.status == "wrong"
-    assert f"with large batches, {on_processes.AFTER_NO_LIST}" in verdict.message
+    assert f"with large batches, {moment}" in verdict.message
     assert on_processes.HOME in verdict.message

@@ -160,6 +160,7 @@ _IN_ORDER = {
         work,
         _load(("            hand_out(1)\n", ""), ("yield batch", "yield batch\n            hand_out(1)")),
     ),
+    trials.WAITS: (work, _load(("while number not in early", "while missing"))),
     trials.KEPT: (work, _load(("early.pop(number)", "early[number]"))),
     trials.LEFT: (work, _load((END_ALL, "pass"))),
     trials.KILLED: (work, _load((END_ALL, "[worker.terminate() for worker in team]"))),
@@ -246,6 +247,8 @@ check_loader = Exercise(
     | {
         trials.LOST: (_NOT_CAUGHT, load_in_order),
         trials.AS_TEXT: (_work(("sendable(error)", "str(error)")), load_in_order),
+        trials.REBUILT: (work, _load(("raise error", "raise type(error)(*error.args)"))),
+        trials.FALSE: (work, _load(("error is not None", "error"))),
         trials.LEFT_EARLY: (work, _load(*TO_ITS_END)),
         trials.TORN: (
             _work(

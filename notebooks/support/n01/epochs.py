@@ -71,6 +71,13 @@ class UnreadableError(Exception):
         return cls(item, f"has {what}")
 
 
+class FalseError(Exception):
+    """An error that is false, as one that holds a list of reasons, here of none."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
 TRAVELLING: tuple[type[Exception], ...] = (
     UnknownError,
     KeyError,
@@ -83,6 +90,7 @@ TRAVELLING: tuple[type[Exception], ...] = (
     AssertionError,
     queue.Empty,
     pickle.PicklingError,
+    FalseError,
 )
 #: What pickle raises over an error that it can't carry.
 OVER_IT: tuple[type[Exception], ...] = (
@@ -124,9 +132,10 @@ class Made(list[Any]):
 class EpochCase:
     """An epoch to try: what is loaded by whom, and what goes wrong in it.
 
-    late: batches that are ready only after so many results. bad: the item that raises. torn: the item with which no
-    batch can be collated. no_list: the list at which the sampler raises. empty: the list that names no item. stop: the
-    number of batches after which the loop breaks off. kind: makes what the item raises, of a text.
+    late: batches that are ready only after so many results. in_turn: one that is ready only when those before it have
+    been handed over. bad: the item that raises. torn: the item with which no batch can be collated. no_list: the list
+    at which the sampler raises. empty: the list that names no item. stop: the number of batches after which the loop
+    breaks off. kind: makes what the item raises, of a text.
     """
 
     size: int
@@ -136,6 +145,7 @@ class EpochCase:
     late: Mapping[int, int] = field(default_factory=dict)
     bad: int | None = None
     torn: int | None = None
+    in_turn: int = NEVER
     no_list: int = NEVER
     empty: int = NEVER
     shuffled: bool = False
@@ -156,10 +166,17 @@ class EpochCase:
 
     @property
     def raised(self) -> Exception:
-        """Return what an item or collating raises."""
+        """Return what an item or collating raises; it carries the item, too."""
         if self.torn is not None:
-            return ValueError(f"item {self.torn} fits no batch")
-        return self.kind(f"item {self.bad} has no file")
+            error: Exception = ValueError(f"item {self.torn} fits no batch")
+        else:
+            error = self.kind(f"item {self.bad} has no file")
+        vars(error)["item"] = self.bad if self.torn is None else self.torn
+        return error
+
+    def is_raised(self, error: BaseException) -> bool:
+        """Say whether an exception looks like what is raised: it may have lost what that carries."""
+        return (type(error), error.args) == (type(self.raised), self.raised.args)
 
     @property
     def travels(self) -> bool:
@@ -174,6 +191,7 @@ class Items:
         self.team = team
         self.case = case
         self.by: set[int] = set()
+        self.handed_over: Callable[[], int] = int  # how many batches have been
         self.process = os.getpid()
 
     def __len__(self) -> int:
@@ -191,6 +209,9 @@ class Items:
         if after and begins_a_batch and me != self.team.trainer:
             with self.team.changed:
                 self.team.wait_at_gate(lambda: self.team.results >= after)
+        if index == self.case.in_turn * self.case.batch and me != self.team.trainer:
+            with self.team.changed:
+                self.team.wait_at_gate(lambda: self.handed_over() >= self.case.in_turn)
         return index
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import queues
@@ -25,7 +25,12 @@ VAIN = 3  # looks into a queue that find nothing yet
 AFTER_EPOCH = "after an epoch"
 AFTER_BREAK = "after a `break`"
 AFTER_ERROR = "after an error"
+AFTER_NO_LIST = "behind an error of the batch sampler"
+AT_NO_LIST = "where the batch sampler raises in the first orders"
 TWO_LOOPS = "where two loops take turns"
+RIGHT_ENDS = (AFTER_EPOCH, TWO_LOOPS)
+ALL_ENDS = (AFTER_EPOCH, AFTER_BREAK, AFTER_ERROR, AFTER_NO_LIST, AT_NO_LIST, TWO_LOOPS)
+LISTS = {AFTER_NO_LIST: 5, AT_NO_LIST: 2}  # that come before the sampler raises; of others all eight
 
 HANGS = "all wait for ever"
 HOME = "Some results were never fetched, and a process ends only when all that it has put has been taken from the pipe."
@@ -79,6 +84,22 @@ class _Context:
         return made
 
 
+class _Lists:
+    """Eight lists of one index each, some of which come before the sampler raises KeyError, if any is missing."""
+
+    def __init__(self, come: int) -> None:
+        self.come = come
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for number in range(len(self)):
+            if number == self.come:
+                raise KeyError(number)
+            yield [number]
+
+
 def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: Callable[[str], None]) -> None:
     """Take an epoch to its end, break one off, meet an error, as asked; tell each before it is tried."""
     for end in ends:
@@ -103,7 +124,8 @@ def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: C
         context = _Context(vain)
         first = 1 if end == AFTER_ERROR else 0  # item 0 raises KeyError where it is missing
         items = {i: bytes(LARGE) for i in range(first, 8)}
-        iterator = load(work, items, [[i] for i in range(8)], list, workers=2, context=context)
+        lists = _Lists(LISTS.get(end, 8))
+        iterator = load(work, items, lists, list, workers=2, context=context)
         try:
             with suppress(KeyError):
                 next(iterator)

@@ -42,6 +42,13 @@ class PinError(Exception):
     """What a pin raises that is neither memory nor CUDA: nobody knows all classes beforehand."""
 
 
+class NoReasonError(Exception):
+    """What a worker sends may be false, as one that holds a list of reasons, here of none."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
 class Pair(str):
     """A batch that is neither true nor false, as a tensor of two elements."""
 
@@ -61,7 +68,10 @@ SENT = (
     (7, Pair("seven"), None),
     (8, "eight", None),
     (9, None, None),
+    (10, None, NoReasonError("no reason is given")),
 )
+LONG = "two"
+TAKES = 0.05  # seconds, to pin it
 FAILS = {"three": FULL, "five": LOST, "eight": OTHER}
 
 
@@ -74,8 +84,10 @@ class _Results:
         self.before: list[int] = []
         self.behind_none = Event()
         self.looks = 0  # with a timeout
+        self.asked = Event()  # for the next message
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self.asked.set()
         if not block or timeout is not None:
             self.looks += 1
             if self.looks <= VAIN:
@@ -96,11 +108,15 @@ class _Results:
         return self.looks <= VAIN or not self.left
 
 
-def _pin(asked: list[Any], batch: Any) -> str:
+def _pin(results: _Results, asked: list[Any], batch: Any) -> str:
+    """Pin a batch; one takes its time, in which nobody may ask for the next."""
     asked.append(batch)
     if batch in FAILS:
         raise FAILS[batch]
-    return f"pinned {batch}"
+    if batch == LONG:
+        results.asked.clear()
+        results.asked.wait(TAKES)
+    return Pair(f"pinned {batch}")
 
 
 def fault_of_pinning(stage: Callable[..., Any]) -> str:
@@ -112,7 +128,7 @@ def _fault_of_stage(stage: Callable[..., Any]) -> str:
     data: SimpleQueue[Any] = SimpleQueue()
     results = _Results(data)
     asked: list[Any] = []
-    with Aside(partial(stage, results, data, partial(_pin, asked))) as aside:
+    with Aside(partial(stage, results, data, partial(_pin, results, asked))) as aside:
         over = _over(aside, results)
         error = aside.error
     out = [data.get() for _ in range(data.qsize())]

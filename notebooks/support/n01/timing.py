@@ -43,7 +43,7 @@ STEPS_DIFFER = "Some batches take a longer step, and training waits for these, t
 
 MOST_KEPT = 8
 FEWEST_KEPT = 3
-LOOP_VARIABLES = 2  # that name a batch beside those that are kept
+LOOP_VARIABLES = 3  # that name a batch beside those that are kept
 STILL_LOADING = (
     "Your step ran while workers that stay were still loading, since a loop had been left before its end: time it "
     "behind a loop that went to its end."
@@ -301,6 +301,8 @@ def _what_it_did(world: TimedWorld) -> str:
         return FIRST_ONLY
     if len(world.kept) < FEWEST_KEPT:
         return f"The step ran on {len(world.kept)} kept batches. Keep a few more: batches differ."
+    if len(world.kept) > MOST_KEPT:
+        return f"The step ran on {len(world.kept)} kept batches. {HOLDS}"
     for kind, loops in {
         "without training": [loop for loop in world.loops if not loop.trained],
         "with training": [loop for loop in world.loops if loop.trained],

@@ -19,6 +19,7 @@ from support.n01.epochs import (
     TRAVELLING,
     Batches,
     EpochCase,
+    FalseError,
     Items,
     NoListError,
     Remark,
@@ -28,7 +29,7 @@ from support.n01.epochs import (
     unreadable,
     unwritable,
 )
-from support.n01.on_processes import AFTER_BREAK, AFTER_EPOCH, AFTER_ERROR, TWO_LOOPS, fault_on_processes
+from support.n01.on_processes import ALL_ENDS, RIGHT_ENDS, fault_on_processes
 from support.n01.on_processes import SHARED as SHARED
 from support.n01.watched import Stuck, WatchedTeam
 
@@ -70,6 +71,10 @@ TORN = "What `collate` raises is an error of the worker, too, and must reach the
 EMPTY_LIST = "An empty list of indices is one of the lists, too: a worker makes its batch, `collate([])`."
 NO_LIST = "An error of the batch sampler ends the epoch, too, and then nobody has sent the workers home."
 
+WAITS = "A batch whose turn it is goes out as soon as it is there: yours waits for later ones, too."
+FALSE = "An exception may be false, as an empty list is: ask whether there is one with `is None`."
+REBUILT = "The exception itself is to be raised: yours has lost what the worker's carried beside its args."
+
 CANT_TRAVEL = "An exception that pickle can't carry there and back arrives as a RuntimeError with its text."
 GIVES_UP = "A look that finds no order is no end of them: a step may take longer than any timeout."
 
@@ -86,6 +91,7 @@ IN_ORDER: Sequence[EpochCase] = (
     EpochCase(size=0, batch=2, workers=2),
     EpochCase(size=12, batch=3, workers=2, shuffled=True, epochs=2),
     EpochCase(size=12, batch=2, workers=2, empty=2),
+    EpochCase(size=12, batch=2, workers=2, in_turn=5),
 )
 TO_THE_END: Sequence[EpochCase] = (
     *IN_ORDER,
@@ -113,13 +119,12 @@ TO_THE_END: Sequence[EpochCase] = (
 
 def fault_in_order(answer: tuple[Any, Any]) -> str:
     """Say what is wrong with (work, load_in_order) in epochs to their end, "" if nothing."""
-    return remembering(lambda both: _fault(both, IN_ORDER, [AFTER_EPOCH, TWO_LOOPS]))(answer)
+    return remembering(lambda both: _fault(both, IN_ORDER, RIGHT_ENDS))(answer)
 
 
 def fault_to_the_end(answer: tuple[Any, Any]) -> str:
     """Say what is wrong with (work, load_in_order), also after errors and breaks, "" if nothing."""
-    ends = [AFTER_EPOCH, AFTER_BREAK, AFTER_ERROR, TWO_LOOPS]
-    return remembering(lambda both: _fault(both, TO_THE_END, ends))(answer)
+    return remembering(lambda both: _fault(both, TO_THE_END, ALL_ENDS))(answer)
 
 
 def _fault(answer: tuple[Any, Any], cases: Sequence[EpochCase], ends: Sequence[str]) -> str:
@@ -140,7 +145,9 @@ class _Trial:
         self.case = case
         self.team = WatchedTeam()
         self.team.before_get = self.before_get
+        self.team.before_gate = self.before_gate
         self.items = Items(self.team, case)
+        self.items.handed_over = lambda: self.taken
         self.batches = Batches(case)
         self.taken = 0
         self.handed_over: list[Callable[[], object]] = []  # weak references
@@ -213,6 +220,11 @@ class _Trial:
                 f"while batch {self.taken} is waited for, {orders}, due are {places + self.taken}. {said}"
             )
 
+    def before_gate(self) -> None:
+        """Notice that the trainer waits for more than the due batch, which it has received."""
+        if self.taken < self.case.in_turn < NEVER and not self.seen:
+            self.seen = f"batch {self.taken} is there, and is not handed over. {WAITS}"
+
     def of_waiting(self) -> str:
         """Say why everybody waits for everybody."""
         if self.team.lost and not self.case.travels:
@@ -248,7 +260,7 @@ class _Trial:
         """Say whether an exception is the one that this case raises in a worker."""
         if not self.case.travels and isinstance(error, RuntimeError):
             return str(self.case.raised) in str(error)
-        return (type(error), error.args) == (type(self.case.raised), self.case.raised.args)
+        return self.case.is_raised(error) and vars(error).get("item") == vars(self.case.raised)["item"]
 
     def is_known(self, error: Exception) -> bool:
         """Say whether an exception is one that an item, collating or the sampler may have raised."""
@@ -267,6 +279,8 @@ class _Trial:
             return f"`collate` returns None, and {told_of(error)} {NOTHING}"
         if isinstance(error, Remark):
             return f"`collate` returns an exception, and your code raised it. {NOTHING}"
+        if self.case.is_raised(error) and not self.is_expected(error):
+            return f"{self.what_raises()}, and what came lacks its `item`. {REBUILT}"
         of_a_text = ("must derive from BaseException", "has no file", "fits no batch")
         sent_as_text = self.case.bad_batch < len(self.due) and any(words in str(error) for words in of_a_text)
         return f"{told_of(error)} {AS_TEXT if sent_as_text else ''}".strip()
@@ -315,7 +329,9 @@ class _Trial:
         number = self.taken
         if number >= len(self.due):
             return f"more batches come than there are: {got!r}."
-        self.taken += 1
+        with self.team.changed:
+            self.taken += 1
+            self.team.changed.notify_all()
         if self.team.trainer in self.items.by:
             return BY_HAND
         if self.team.trainer in self.collated_by:
@@ -329,6 +345,8 @@ class _Trial:
         if self.batches.passes > self.passes + 1:
             return TWICE
         wanted = self.case.collate(self.due[number])
+        if got is None and number == self.case.bad_batch:
+            return f"{self.what_raises()}, and batch {number} is None. {self.of_another(number, got)}"
         if got != wanted:
             return f"batch {number} is {got!r}, due is {wanted!r}. {self.of_another(number, got)}".strip()
         return self.of_orders(number) or self.of_memory(got)
@@ -359,7 +377,7 @@ class _Trial:
     def of_another(self, number: int, got: Any) -> str:
         """Say what came in place of a batch, "" if it is unknown."""
         if number >= self.case.bad_batch:
-            return self.of_lost()
+            return FALSE if got is None and self.case.kind is FalseError else self.of_lost()
         if got in map(self.case.collate, self.due):
             return ARRIVAL
         plain = list(got) if isinstance(got, (list, tuple)) else got

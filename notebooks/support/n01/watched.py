@@ -183,6 +183,9 @@ class WatchedTeam(Waits):
         self.looked_in_vain: set[int] = set()  # whose last look found nothing
         self.empty_handed = 0  # how often the trainer looked for a result in vain, while nobody could go on
         self.before_get: Callable[[], object] = bool  # called when the trainer asks for a result
+        self.before_gate: Callable[[], object] = (
+            bool  # called when a gate opens, since the trainer waits for more
+        )
         self.stuck_in = ""
         self.gates: list[int] = []
         self.for_a_while: set[int] = set()  # who waits no longer than a timeout
@@ -249,6 +252,8 @@ class WatchedTeam(Waits):
     def look(self) -> None:
         """Open a gate if nobody can go on."""
         if self.gates and self.nobody_can_go_on():
+            if self.waiting[self.trainer][0] == "get" and self.trainer not in self.for_a_while:
+                self.before_gate()
             self.gates.pop(0)
         if self.for_a_while:  # whoever waits no longer than a timeout goes on by himself
             self.changed.notify_all()

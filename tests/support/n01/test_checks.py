@@ -3,6 +3,7 @@
 import multiprocessing
 import multiprocessing.dummy as threads
 import queue
+import threading
 
 import pytest
 from torch.utils.data import DataLoader
@@ -296,7 +297,7 @@ class Stage:
 
     def __call__(self, message):
         number, batch, error = message
-        if error:
+        if error is not None:
             return message
         try:
             return number, self.pin(batch), None
@@ -334,7 +335,7 @@ def looking_stage(results, data, pin):
             return
         number, batch, error = message
         try:
-            data.put((number, None if error else pin(batch), error))
+            data.put((number, None if error is not None else pin(batch), error))
         except Exception as failed:
             data.put((number, None, failed))
 
@@ -355,6 +356,24 @@ def one_ahead(results, data, pin):
         data.put(message)
 
 
+def a_thread_each(results, data, pin):
+    """Take the next message while the one in front of it is being pinned."""
+    threads = [threading.Thread()]
+    for message in iter(results.get, None):
+        threads.append(threading.Thread(target=in_turn, args=(threads[-1], data, Stage(pin), message)))
+        threads[-1].start()
+    for thread in threads[1:]:
+        thread.join()
+
+
+def in_turn(before, data, stage, message):
+    """Hand on a message behind the one in front of it."""
+    handed_on = stage(message)
+    if before.ident:
+        before.join()
+    data.put(handed_on)
+
+
 SENT_ON = "data.put((number, batch, error))"
 
 
@@ -372,9 +391,9 @@ SENT_ON = "data.put((number, batch, error))"
             f"RuntimeError('CUDA error: out of memory'), and the stage raised it, too. {pinning.RAISES}",
         ),
         (edited_stage(("batch = pin(batch)", "pin(batch); batch = pin(batch)")), pinning.TWICE),
-        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "11 messages came out, due are 10"),
+        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "12 messages came out, due are 11"),
         (edited_stage((SENT_ON, "data.put((number, error, batch))")), "due is (0, 'pinned zero', None)"),
-        (edited_stage(("error = failed", "return")), "3 messages came out, due are 10"),
+        (edited_stage(("error = failed", "return")), "3 messages came out, due are 11"),
         (edited_stage(("error = failed", "error = str(failed)")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "continue")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "error = RuntimeError(str(failed))")), pinning.OTHER_ERROR),
@@ -399,6 +418,9 @@ SENT_ON = "data.put((number, batch, error))"
             edited_stage(("if error is None", "if error is None and batch is not None")),
             f"the message (9, None, None) came out, due is (9, 'pinned None', None). {pinning.EMPTY}",
         ),
+        (edited_stage(("if error is None", "if not error")), pinning.PINS_ERRORS),
+        (edited_stage(("= pin(batch)", "= pin(batch) or batch")), "due is (0, 'pinned zero', None)"),
+        (a_thread_each, f"message 2 was taken when 1 had been handed on. {pinning.AHEAD}"),
         (one_ahead, f"message 1 was taken when 0 had been handed on. {pinning.AHEAD}"),
         (edited_stage(("results.get()", "results.get(timeout=60)")), pinning.GIVES_UP),
         (edited_stage(("results.get()", "results.get(block=False)")), pinning.GIVES_UP),

@@ -7,7 +7,7 @@ import pytest
 
 from support.kit import outside
 from support.n01 import checks as n01
-from support.n01 import trials
+from support.n01 import on_processes, trials
 from support.n01.solved import load_in_order, sendable, work
 
 CLEAR_UP = "send_home(team, orders, results, missing)"
@@ -230,3 +230,54 @@ def test_a_buffer_in_which_a_loop_leaves_something_is_told_so():
     assert verdict.status == "wrong"
     assert f"in `shared`. {outside.REMEMBERED}" in verdict.message
     assert not [said for said in n01.check_loader.mistakes if said in verdict.message], verdict
+
+
+WAITS_FOR_MORE = {
+    "all that is ordered": "while missing",
+    "W batches at a time": "while number % workers == 0 and missing & set(range(number, number + workers))",
+}
+
+
+@pytest.mark.parametrize("waits", WAITS_FOR_MORE.values(), ids=WAITS_FOR_MORE)
+@pytest.mark.parametrize("check", [n01.check_order, n01.check_loader])
+def test_a_loader_that_waits_for_later_batches_than_the_due_one_is_told_so(check, waits):
+    verdict = check(work, load(("while number not in early", waits)))
+    assert verdict.status == "wrong"
+    assert f"batch 2 is there, and is not handed over. {trials.WAITS}" in verdict.message.replace("4 is", "2 is")
+    assert [said for said in check.mistakes if said in verdict.message] == [trials.WAITS]
+
+
+def test_an_exception_that_is_false_is_raised_too():
+    verdict = n01.check_loader(work, load(("error is not None", "error")))
+    assert verdict.status == "wrong"
+    assert f"item 7 raises FalseError, and batch 3 is None. {trials.FALSE}" in verdict.message
+    assert [said for said in n01.check_loader.mistakes if said in verdict.message] == [trials.FALSE]
+
+
+def test_an_exception_that_is_made_anew_has_lost_what_it_carried():
+    verdict = n01.check_loader(work, load(("raise error", "raise type(error)(*error.args)")))
+    assert verdict.status == "wrong"
+    assert trials.REBUILT in verdict.message
+    assert [said for said in n01.check_loader.mistakes if said in verdict.message] == [trials.REBUILT]
+
+
+IN_THE_BUFFER = (
+    "            batch, error = early.pop(number)\n            hand_out(1)\n",
+    "            hand_out(1)\n            batch, error = early.pop(number)\n",
+)
+BY_FORMULA = {
+    on_processes.AFTER_NO_LIST: ("len(missing) - (number in early)", IN_THE_BUFFER),
+    on_processes.AT_NO_LIST: ("len(missing) - (len(missing) == 2 and not early)", ()),
+}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("moment, answer", BY_FORMULA.items(), ids=BY_FORMULA)
+def test_whoever_fetches_one_too_few_where_the_sampler_raises_hangs_with_large_batches(moment, answer):
+    count, moved = answer
+    in_all = f"send_home(team, orders, results, range({count}))"
+    begun = ("    try:\n        hand_out", "    number = 0\n    try:\n        hand_out")
+    verdict = n01.check_loader(work, load(begun, (CLEAR_UP, in_all), *filter(None, [moved])))
+    assert verdict.status == "wrong"
+    assert f"with large batches, {moment}" in verdict.message
+    assert on_processes.HOME in verdict.message

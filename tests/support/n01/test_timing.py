@@ -132,13 +132,40 @@ def some_of_each(count):
     return answer
 
 
+def eight_and_a_loop_variable(loader, step, clock):
+    """The batch that the first loop saw last is still known by its name."""
+    kept = []
+    for batch in loader:
+        if len(kept) < 8:
+            kept.append(batch)
+    step(kept[0])
+    return seconds_of(kept, step, clock), seconds_of(loader, nothing, clock), seconds_of(loader, step, clock)
+
+
 @pytest.mark.parametrize(
     "answer",
-    [from_the_second_batch_on, fifty_batches, backwards, by_stamps, keeps_on_the_way, step_by(statistics.fmean)],
+    [
+        eight_and_a_loop_variable,
+        from_the_second_batch_on,
+        fifty_batches,
+        backwards,
+        by_stamps,
+        keeps_on_the_way,
+        step_by(statistics.fmean),
+    ],
 )
 def test_three_times_that_are_taken_otherwise_are_right(answer):
     verdict = check_times(answer)
     assert verdict.status == "right", verdict
+
+
+def test_the_ninth_kept_batch_is_one_too_many():
+    def nine(loader, step, clock):
+        kept = whole_loop_for_some(loader, 9)
+        step(kept[0])
+        return seconds_of(kept, step, clock), seconds_of(loader, nothing, clock), seconds_of(loader, step, clock)
+
+    assert f"The step ran on 9 kept batches. {timing.HOLDS}" in check_times(nine).message
 
 
 def one_batch_repeated(loader, step, clock):

@@ -105,9 +105,10 @@ def _cuts() -> list[dict[str, Any]]:
             ([9, 9, 1, 1, 5, 1, 1], [0, 2, 4]),
             ([5, 4, 3, 2, 1], [0, 1, 2, 3]),
             ([1, 2, 4, 8, 16, 1], [0, 2, 4]),
+            ([1, 1, 1, 20, 20, 1, 1, 1, 1], [0, 2, 4, 6, 7]),
             (even, [0]),
             (even, [*range(16)]),
-            *_random_cuts(random.Random(10), 12),
+            *_random_cuts(random.Random(10), 11),
         ],
     )
 
@@ -242,7 +243,7 @@ check_hook_checkpoint = Exercise(
                 "enumerate(found)",
                 "enumerate(found[::-1])",
             ),
-            "Two of the tensors have one shape: a shape is no name.": (
+            "Two of the tensors have one shape: whoever calls them by it loses one.": (
                 "lambda tensor: next(numbers)",
                 "lambda tensor: tuple(tensor.shape)",
                 "enumerate(found)",

@@ -8,6 +8,7 @@ import gc
 import random
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -81,6 +82,8 @@ def _gradients(
     state = torch.get_rng_state()
     with in_case("in backward"):
         (y**2).sum().backward()
+    if any(x.requires_grad != require for x in inputs):
+        raise Finding("the caller's data now requires a gradient, which is computed and kept for nothing.")
     named = {
         "the first input": inputs[0].grad,
         "the second input": inputs[1].grad,
@@ -160,6 +163,37 @@ def _alive(answer: Callable[..., Any], *, keeps_graph: bool = False) -> tuple[in
         y.sum().backward(retain_graph=keeps_graph)
         left = live.now - y.nbytes
     return kept, left, live.peak
+
+
+def _fault_of_a_funnel(answer: Callable[..., Any]) -> str:
+    """Train a function that is widest near its input and ends in a Linear, which asks for its weight last."""
+    widths = 64, 512, 512, 64, 64
+    layers = nn.Sequential()
+    for width, following in pairwise(widths):
+        layers.extend([nn.Linear(width, following), nn.Sigmoid()])
+    layers.append(nn.Linear(64, 64))
+    peaks = list[int]()
+    for call in (_plain, answer):
+        runs = list[int]()
+
+        def function(x: Tensor, runs: list[int] = runs) -> Any:
+            runs.append(1)
+            return layers(x)
+
+        for weight in layers.parameters():
+            weight.grad = torch.zeros_like(weight)
+        with LiveTensors() as live, in_case("a function that ends in a Linear"):
+            call(function, torch.ones(ROWS, 64, requires_grad=True)).sum().backward()
+        peaks.append(live.peak)
+    if len(runs) != 2:
+        return f"a function that ends in a Linear ran {len(runs)} times in forward and backward, not twice."
+    if peaks[1] > peaks[0] + ROWS * 512 * 4 + SLACK:
+        return (
+            "a function with its widest layers near the input: "
+            f"at the peak {peaks[1] // 1024} KiB are alive, and without a checkpoint {peaks[0] // 1024}. "
+            "Do you let go of each tensor when you hand it out?"
+        )
+    return ""
 
 
 def _fault_of_portions(answer: Callable[..., Any]) -> str:
@@ -286,4 +320,5 @@ def fault_of_hooks(answer: Any) -> str:
         or _fault_of_a_row(answer)
         or _fault_of_two_states(answer)
         or _fault_of_a_lost_output(answer)
+        or _fault_of_a_funnel(answer)
     )

@@ -149,11 +149,13 @@ def fault_of_checkpoint(answer: Any) -> str:
         or _fault_of_memory(answer)
         or _fault_of_inputs(answer)
         or _fault_of_unused(answer)
+        or _fault_of_other_paths(answer)
         or _fault_of_errors(answer)
         or _fault_of_what_is_left(answer)
         or _fault_of_passes(answer)
         or _fault_of_a_kept_graph(answer)
         or _fault_of_drawing_in_backward(answer)
+        or _fault_of_casts_that_stay(answer)
     )
 
 
@@ -180,12 +182,19 @@ def _fault_of_memory(answer: Any) -> str:
 def _fault_of_autocast(answer: Any) -> str:
     half = torch.bfloat16
     alike = ((half, half), None), ((torch.float16, torch.float16), None), ((None, None), half)
-    for casts, backward in (*alike, ((half, None), None), ((None, half), None), ((half, None), half)):
+    for casts, backward in (
+        *alike,
+        ((half, None), None),
+        ((None, half), None),
+        ((half, None), half),
+        ((torch.float16, half), None),
+    ):
         mine = _Case(answer.apply, casts)
         plain = _Case(None, casts)
         mine.backward(backward)
         plain.backward(backward)
         mixed = "" if casts[0] == casts[1] else "two segments, one under autocast and one outside: "
+        mixed = "two segments, each under an autocast of its own: " if all(casts) and mixed else mixed
         where = f"backward was called {'outside' if backward is None else 'inside'} autocast"
         for part in mine.parts:
             one, two = (str(dtype).removeprefix("torch.") for dtype in part.types[:2])
@@ -195,6 +204,25 @@ def _fault_of_autocast(answer: Any) -> str:
         for (name, got), want in zip(mine.gradients().items(), plain.gradients().values(), strict=True):
             if _is_off(got, want):
                 return f"{mixed}types are right, but {name} has another gradient than without a checkpoint ({where})."
+    return ""
+
+
+def _fault_of_casts_that_stay(answer: Any) -> str:
+    """Go backward outside autocast, change the weights and compute under autocast: with the new ones?"""
+    layer = nn.Linear(6, 6)
+    with _cast(torch.bfloat16):
+        y = answer.apply(layer, torch.ones(2, 6, requires_grad=True))
+    y.float().sum().backward()
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.zero_()
+    with _cast(torch.bfloat16):
+        stale = bool(layer(torch.ones(2, 6)).any())
+    if stale:
+        return (
+            "after backward the weights change, and a layer under autocast computes with the old ones. "
+            "Autocast keeps what it has cast until its `with` ends, and the second forward's has not ended."
+        )
     return ""
 
 
@@ -254,6 +282,15 @@ def _fault_of_errors(answer: Any) -> str:
     with suppress(RuntimeError):
         answer.apply(_refuses, torch.ones(2, requires_grad=True))
         return "function raised RuntimeError in forward, and nobody heard of it."
+    runs = list[int]()
+
+    def fails_later(x: Tensor) -> Tensor:
+        runs.append(1)
+        return 2 * x if len(runs) == 1 else _refuses(x)
+
+    with suppress(RuntimeError):
+        answer.apply(fails_later, torch.ones(2, requires_grad=True)).sum().backward()
+        return "function raised RuntimeError in the second forward, and nobody heard of it."
     return ""
 
 
@@ -272,6 +309,12 @@ def _fault_of_what_is_left(answer: Any) -> str:
             f"after backward {left // 1024} KiB of the second forward are alive, as long as the output is. "
             "What holds them: an attribute of ctx, or a graph that backward itself has built?"
         )
+    with LiveTensors() as live:
+        y = answer.apply(layer, 2 * x)
+        y.sum().backward()
+        left = live.now - y.nbytes
+    if left >= x.nbytes:
+        return "after backward an input is still held, as long as the output is: keep it from forward to backward."
     return ""
 
 
@@ -349,6 +392,24 @@ def _fault_of_unused(answer: Any) -> str:
     return ""
 
 
+def _fault_of_other_paths(answer: Any) -> str:
+    """Let the gradient of an input come from two places."""
+    ways: dict[str, Callable[..., Any]] = {
+        "one tensor is passed as two inputs": lambda call, x: call(lambda a, b: a * b.sin(), x, x),
+        "the output is added to the input": lambda call, x: x + call(torch.sin, x),
+    }
+    for way, forward in ways.items():
+        found = list[Tensor | None]()
+        for call in (answer.apply, lambda function, *inputs: function(*inputs)):
+            x = torch.ones(3, requires_grad=True)
+            with in_case(way):
+                (forward(call, x * 2) ** 2).sum().backward()
+            found.append(x.grad)
+        if _is_off(*found):
+            return f"{way}: it has another gradient than without a checkpoint."
+    return ""
+
+
 def _gradients_of_inputs(
     call: Callable[..., Any], kinds: list[str], seed: int
 ) -> tuple[list[Tensor | None], list[bool]]:
@@ -365,8 +426,14 @@ def _gradients_of_inputs(
     }
     inputs = [makes[kind](part) for kind, part in zip(kinds, parts, strict=True)]
     required = list[bool]()
+    types = [x.dtype for x in inputs]
 
     def function(*given: Tensor) -> Tensor:
+        for position, (x, first) in enumerate(zip(given, types, strict=True), 1):
+            if x.dtype != first:
+                raise Finding(
+                    f"in the second forward input {position} is of type {x.dtype}, in the first of type {first}."
+                )
         required[:] = [x.requires_grad for x in given]
         return torch.stack([(number + 1) * x.float().sin() for number, x in enumerate(given)]).sum(0).tanh()
 

@@ -167,6 +167,29 @@ def _fault_of_flag(answer: Any) -> str:
     y.backward()
     if said != [False, True, True]:
         return _not_as_expected("forward, and two backwards through a kept graph", said, [False, True, True])
+    return _fault_of_an_inner_error(answer, asks)
+
+
+def _fault_of_an_inner_error(answer: Any, asks: Callable[[], bool]) -> str:
+    """Let a checkpoint within another fail, and go on in the outer one."""
+    said = list[bool]()
+
+    def fails(x: Tensor) -> Tensor:
+        raise ZeroDivisionError
+
+    def outer(x: Tensor) -> Tensor:
+        try:
+            answer(fails, x)
+        except ZeroDivisionError:
+            said.append(asks())
+        return x.tanh()
+
+    answer(outer, torch.ones(2, requires_grad=True)).sum().backward()
+    if len(said) != 2:
+        return "the function raises ZeroDivisionError in a checkpoint within another, and nobody hears of it."
+    if said != [False, True]:
+        where = "the function raises an error in a checkpoint within another, and the outer one goes on"
+        return _not_as_expected(where, said, [False, True])
     return ""
 
 

@@ -1,0 +1,173 @@
+"""Wrong answers to exercises 1, 3 and 4 of notebook 10 that a reader wrote in earnest, and what each is told."""
+
+from contextlib import suppress
+from itertools import count
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from support.kit.mistakes import edited
+from support.n10 import checks as n10
+
+
+def apply(*changes):
+    return edited(n10.MyCheckpoint, *changes)
+
+
+# ---- exercise 1
+
+TYPE_OF_THE_CLASS = apply(
+    ("ctx.random_state =", "MyCheckpoint.dtype = torch.get_autocast_dtype(kind)\n        ctx.random_state ="),
+    ("torch.autocast(*ctx.autocast)", "torch.autocast(kind, MyCheckpoint.dtype, ctx.autocast[2])"),
+)
+AUTOCAST_BY_HAND = apply(
+    ("torch.autocast(*ctx.autocast)", "torch.set_grad_enabled(True)"),
+    (
+        "            torch.set_rng_state(ctx.random_state)\n",
+        "            torch.set_rng_state(ctx.random_state)\n"
+        "            was = torch.is_autocast_enabled(kind)\n"
+        "            torch.set_autocast_enabled(kind, ctx.autocast[2])\n"
+        "            torch.set_autocast_dtype(kind, ctx.autocast[1])\n",
+    ),
+    (
+        "        if output.requires_grad",
+        "        torch.set_autocast_enabled(kind, was)\n        if output.requires_grad",
+    ),
+)
+KEEPS_INPUTS_AS_WELL = apply(("ctx.function = function", "ctx.function = function\n        ctx.inputs = inputs"))
+HEARS_NO_ERROR = apply(
+    (
+        "            output = ctx.function(*inputs)",
+        "            try:\n"
+        "                output = ctx.function(*inputs)\n"
+        "            except Exception:\n"
+        "                return (None,) * (1 + len(inputs))",
+    )
+)
+MASK_AS_NUMBERS = apply(("x.detach().requires", "x.detach().float().requires"))
+ONE_LEAF_A_TENSOR = apply(
+    (
+        "[x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]",
+        "list(map({x.data_ptr(): x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors}.get, "
+        "[x.data_ptr() for x in ctx.saved_tensors]))",
+    )
+)
+EMPTIES_THE_GRADIENT = apply(("        return None, *", "        gradient.zero_()\n        return None, *"))
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (TYPE_OF_THE_CLASS, "the first forward computed in"),
+        (AUTOCAST_BY_HAND, "computes with the old ones"),
+        (KEEPS_INPUTS_AS_WELL, "after backward an input is still held"),
+        (HEARS_NO_ERROR, "in the second forward, and nobody heard of it"),
+        (MASK_AS_NUMBERS, "is of type torch.float32, in the first of type torch.bool"),
+        (ONE_LEAF_A_TENSOR, "one tensor is passed as two inputs"),
+        (EMPTIES_THE_GRADIENT, "another gradient than without a checkpoint"),
+    ],
+)
+def test_a_checkpoint_is_told_which_promise_it_breaks(answer, says):
+    verdict = n10.check_checkpoint(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+# ---- exercise 3
+
+
+def hooks(*changes):
+    return edited(n10.hook_checkpoint, *changes)
+
+
+LETS_GO_AT_THE_END = hooks(
+    ("    again = {}\n", "    again = {}\n    asked = set()\n"),
+    (
+        "        return again.pop(number)",
+        "        tensor = again[number]\n"
+        "        asked.add(number)\n"
+        "        if len(asked) == len(again):\n"
+        "            again.clear()\n"
+        "            asked.clear()\n"
+        "        return tensor",
+    ),
+)
+CHANGES_THE_DATA = hooks(
+    ("    again = {}\n", "    again = {}\n    for x in inputs:\n        x.requires_grad_()\n"),
+)
+
+
+class Enough(Exception):
+    pass
+
+
+def stops_at_the_one_that_was_asked(function, *inputs):
+    state = torch.get_rng_state()
+    numbers = count()
+    again = {}
+
+    def recompute(wanted):
+        places = count()
+
+        def keep(tensor):
+            place = next(places)
+            again[place] = tensor.detach()
+            if place == wanted:
+                raise Enough
+
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), saved_tensors_hooks(keep, lambda nothing: nothing):
+            torch.set_rng_state(state)
+            with suppress(Enough):
+                function(*inputs)
+
+    def unpack(number):
+        if number not in again:
+            recompute(number)
+        return again.pop(number)
+
+    with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
+        return function(*inputs)
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (LETS_GO_AT_THE_END, "at the peak"),
+        (CHANGES_THE_DATA, "the caller's data now requires a gradient"),
+        (stops_at_the_one_that_was_asked, "ran 3 times in forward and backward"),
+    ],
+)
+def test_a_checkpoint_of_hooks_is_told_which_promise_it_breaks(answer, says):
+    verdict = n10.check_hook_checkpoint(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+def test_whoever_hands_out_zeros_is_not_told_of_shapes():
+    zeros = hooks(("        return again.pop(number)", "        return torch.zeros_like(again.pop(number))"))
+    verdict = n10.check_hook_checkpoint(zeros)
+    assert verdict.status == "wrong"
+    assert "a shape is no name" not in verdict.message
+
+
+# ---- exercise 4
+
+FALSE_BEHIND_AN_ERROR = edited(
+    n10.my_checkpoint,
+    (
+        "            return function(*inputs)\n        finally:\n            here.recomputing = before\n",
+        "            done = function(*inputs)\n"
+        "        except Exception:\n"
+        "            here.recomputing = False\n"
+        "            raise\n"
+        "        here.recomputing = before\n"
+        "        return done\n",
+    ),
+)
+
+
+def test_a_flag_that_is_false_behind_an_error_inside_another_checkpoint_is_refused():
+    verdict = n10.check_my_checkpoint(FALSE_BEHIND_AN_ERROR)
+    assert verdict.status == "wrong"
+    assert "raises an error in a checkpoint within another" in verdict.message

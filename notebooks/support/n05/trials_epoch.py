@@ -72,7 +72,8 @@ def _fault_of_small_jobs(answer: Any) -> str:
         truth = MyRankDataset(MANY[:size], world, rank, parts)
         wanted = [MANY[number] for part in range(parts) for number in truth.ids(1, part).tolist()]
         turns = [len(truth.ids(1, part)) for part in range(parts)]
-        case = f"for {size} rows, rank {rank} of {world}, {parts} mini-epochs of {turns} rows, the rows of an epoch"
+        job = f"for {size} rows, rank {rank} of {world}, {parts} mini-epochs of {turns} rows"
+        case = f"{job}, the rows of an epoch"
         with in_case(case):
             batches = [*answer(dataset, 1, batch_size=2)]
             got = [row for batch in batches for row in batch]
@@ -80,9 +81,9 @@ def _fault_of_small_jobs(answer: Any) -> str:
         if fault:
             return fault
         if not all(batches):
-            return f"{case}: a mini-epoch of no rows has no batch, and you hand out an empty one."
+            return f"{job}: a mini-epoch of no rows has no batch, and you hand out an empty one."
         if dataset.loads != [*range(parts)]:
-            return f"{case}: load was called for {dataset.loads}, not for {[*range(parts)]}."
+            return f"{job}: load was called for {dataset.loads}, not for {[*range(parts)]}."
         case = case.replace("the rows of an epoch", "with shuffle=True the rows of an epoch, sorted,")
         with in_case(case):
             dealt = answer(

@@ -71,6 +71,7 @@ def fault_of_client(make: Any) -> str:
             rows_fault(dataset, "dataset")
             or _fault_of_requests(dataset, rows)
             or _fault_of_connections(dataset, rows)
+            or _fault_of_kept_rows(dataset)
             or _fault_of_refusals(lambda: make(place.host, place.port), rows)
         )
         return fault or _fault_of_two_servers(make)
@@ -96,6 +97,10 @@ def _fault_of_requests(dataset: Any, server: _Counted) -> str:
     dataset[0]
     if len(asked) != before + 2:
         return "dataset[0], asked a second time, was not asked of the server."
+    return ""
+
+
+def _fault_of_kept_rows(dataset: Any) -> str:
     if is_kept(lambda: dataset[3]) or is_kept(lambda: dataset.__getitems__([3, 1])[0]):
         return "the string of row 3 is kept somewhere after it has come: keep no row."
     return ""

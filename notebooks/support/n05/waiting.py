@@ -63,7 +63,9 @@ def draw_border(*, disk: str, demand: int, mini_epochs: int, cached: int, images
     here = "; ".join(f"{way} {taken_here:.2f} h" for way, taken_here in hours.items())
     where = f"{disk}, E = {mini_epochs}, {cached} % cached, images {images}"
     alone = f"training alone {ROWS / demand / 3600:.2f} h"
-    return describe(figure, f"{where}. At {demand:,} rows/s: {alone}; {here}. Reading keeps up to: {up_to} rows/s.")
+    return describe(
+        figure, f"{where}. At {demand:,} rows/s: {alone}; {here}. Reading keeps up to: {up_to} rows/s."
+    )
 
 
 _SHORT: dict[str, Any] = {

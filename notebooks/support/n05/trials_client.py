@@ -290,9 +290,8 @@ def _asked_elsewhere(datasets: Sequence[Any], questions: Sequence[tuple[int, Any
         except BaseException as error:
             theirs.send(f"{type(error).__name__}: {error}")
 
-    worker = context.Process(
-        target=be_worker, name=multiprocessing.current_process().name
-    )  # a name is no number
+    name = multiprocessing.current_process().name  # it tells nobody that this is another process
+    worker = context.Process(target=be_worker, name=name)
     worker.start()
     theirs.close()
     try:

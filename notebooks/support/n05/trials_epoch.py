@@ -292,16 +292,13 @@ def _fault_of_errors(answer: Any) -> str:
 
 def _fault_of_seeding(answer: Any) -> str:
     """Say whose global random generator is set. A loader draws from torch's, so where that stands may differ."""
-    ends = []
+    states = []
     for seed in (20_261, 20_262):
         with generators_at(seed), in_case("for 24 rows, 2 ranks, 3 mini-epochs"):
             dealt = answer(MyRankDataset(Source(MANY[:24]), 2, 0, 3), 1, batch_size=2)
-            ends.append(
-                [*(global_states() for _ in dealt), global_states()]
-            )  # with each batch, and after the last
-    whose = [
-        name for name in ends[0][0] if any(one[name] == other[name] for one, other in zip(*ends, strict=True))
-    ]
+            states.append([*(global_states() for _ in dealt), global_states()])
+    pairs = [*zip(*states, strict=True)]  # at each batch, and after the last
+    whose = [name for name in pairs[0][0] if any(one[name] == other[name] for one, other in pairs)]
     if whose:
         return (
             f"{' and '.join(whose)} global random generator is set to a seed: all ranks would augment alike."

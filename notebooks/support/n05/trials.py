@@ -39,8 +39,9 @@ def rows_fault(dataset: Any, name: str, when: str = "", rows: Sequence[str] = RO
     return fault
 
 
-#: Letters of one to four bytes; at the last three str.splitlines ends a line, and a meta file does not.
-_LETTERS = "ab Äé犬🙂\v\x85\u2028"
+#: Letters of one to four bytes. At \v, \x85 and \u2028 str.splitlines ends a line, and a meta file does not; a zero, an
+#: accent by itself and the mark of an order of bytes are letters as well.
+_LETTERS = "ab Äé犬🙂\v\x85\u2028\0\u0301\ufeff"
 
 
 def random_rows(generator: random.Random, most: int = 12) -> list[str]:

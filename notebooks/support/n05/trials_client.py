@@ -10,15 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 from unittest import mock
 
 from torch.utils.data import DataLoader
 
 from lib.data import MetaServer, meta_answers
+from lib.data.meta_answers import RefusedError
 from support.kit.raised import Finding, in_case
 from support.kit.values import kind_of
-from support.n05.trials import ROWS, difference_told, rows_fault
+from support.n05.trials import ROWS, difference_told, is_kept, rows_fault
 
 
 class _Counted:
@@ -30,6 +32,9 @@ class _Counted:
         self.asked: list[list[int]] = []
         self.requests: list[str] = []  # all of them, as "GET /len", while _requests_noted
         self.connected: set[threading.Thread] = set()
+        self.refusal: tuple[int, str] | None = (
+            None  # with what every request is refused, while _requests_noted
+        )
 
     def __len__(self) -> int:
         if threading.current_thread().daemon:  # one of the server's, not ours
@@ -44,10 +49,13 @@ class _Counted:
 
 @contextmanager
 def _requests_noted() -> Iterator[None]:
-    """Let each _Counted know of every request that its server answers."""
+    """Let each _Counted know of every request that its server answers, and refuse it."""
 
     def noting(rows: Any, stamp: str, command: str, path: str, *more: Any) -> Any:
         rows.requests.append(f"{command} {path}")
+        if rows.refusal:
+            status, kind = rows.refusal
+            raise RefusedError(status, "not now", kind)
         return meta_answers.answer(rows, stamp, command, path, *more)
 
     with mock.patch("lib.data.meta_server.answer", noting):
@@ -63,6 +71,7 @@ def fault_of_client(make: Any) -> str:
             rows_fault(dataset, "dataset")
             or _fault_of_requests(dataset, rows)
             or _fault_of_connections(dataset, rows)
+            or _fault_of_kept_rows(dataset)
             or _fault_of_refusals(lambda: make(place.host, place.port), rows)
         )
         return fault or _fault_of_two_servers(make)
@@ -91,6 +100,12 @@ def _fault_of_requests(dataset: Any, server: _Counted) -> str:
     return ""
 
 
+def _fault_of_kept_rows(dataset: Any) -> str:
+    if is_kept(lambda: dataset[3]) or is_kept(lambda: dataset.__getitems__([3, 1])[0]):
+        return "the string of row 3 is kept somewhere after it has come: keep no row."
+    return ""
+
+
 #: On a busy machine an answer may come later than a client waits for it: what is wrong with a client is so each time.
 _TRIES = 3
 
@@ -100,7 +115,8 @@ def _fault_of_refusals(new: Callable[[], Any], server: _Counted) -> str:
     fault = ""
     for _ in range(_TRIES):
         server.connected.clear()
-        fault = _fault_of_complaints(new())
+        dataset = new()
+        fault = _fault_of_complaints(dataset) or _fault_of_statuses(dataset, server)
         if not fault and len(server.connected) > 1:
             fault = f"where the server has refused something, you connect anew: {len(server.connected)} connections."
         if not fault:
@@ -139,6 +155,39 @@ def _fault_of_complaints(dataset: Any) -> str:
         dataset[0]
     except http.client.HTTPException as error:
         return f"the request after a status of 404 or 413 fails with {type(error).__name__}."
+    return ""
+
+
+#: What a server may say in place of an answer: the status, and what it calls its error.
+_REFUSALS = (
+    (202, "OSError"),
+    (404, "KeyError"),
+    (413, "OSError"),
+    (500, "IndexError"),
+    (503, "StopIteration"),
+)
+
+
+def _fault_of_statuses(dataset: Any, server: _Counted) -> str:
+    """Refuse a row and a batch with each of several statuses: what is raised, and how often is it asked for?"""
+    for (status, kind), batch in product(_REFUSALS, ([], [3, 1])):
+        what = f"a batch of {len(batch)} rows" if batch else "a row"
+        case = f"{what} is answered with the status {status} and the error {kind}, and you"
+        server.requests.clear()
+        server.refusal = status, kind
+        raised: type[BaseException] | None = None
+        try:
+            got = dataset.__getitems__(batch) if batch else dataset[3]
+        except Exception as error:
+            raised = type(error)
+        finally:
+            server.refusal = None
+        if raised is None:
+            return f"{case} return {got!r}: every status but 200 must raise."
+        if issubclass(raised, StopIteration) or issubclass(raised, IndexError) != (status == 404):
+            return f"{case} raise {raised.__name__}: 404 is an IndexError, no other one is, and none ends a loop."
+        if len(server.requests) != 1:
+            return f"{case} ask {len(server.requests)} times: each is one request."
     return ""
 
 
@@ -241,7 +290,8 @@ def _asked_elsewhere(datasets: Sequence[Any], questions: Sequence[tuple[int, Any
         except BaseException as error:
             theirs.send(f"{type(error).__name__}: {error}")
 
-    worker = context.Process(target=be_worker)
+    name = multiprocessing.current_process().name  # it tells nobody that this is another process
+    worker = context.Process(target=be_worker, name=name)
     worker.start()
     theirs.close()
     try:

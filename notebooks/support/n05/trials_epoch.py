@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -67,16 +68,22 @@ def _fault_of_small_jobs(answer: Any) -> str:
             (generator.randrange(1, 12), world, generator.randrange(world), generator.randrange(1, 7))
         )
     for size, world, rank, parts in jobs:
-        dataset = MyRankDataset(Source(MANY[:size]), world, rank, parts)
+        dataset = _Noted(Source(MANY[:size]), world, rank, parts)
         truth = MyRankDataset(MANY[:size], world, rank, parts)
         wanted = [MANY[number] for part in range(parts) for number in truth.ids(1, part).tolist()]
         turns = [len(truth.ids(1, part)) for part in range(parts)]
-        case = f"for {size} rows, rank {rank} of {world}, {parts} mini-epochs of {turns} rows, the rows of an epoch"
+        job = f"for {size} rows, rank {rank} of {world}, {parts} mini-epochs of {turns} rows"
+        case = f"{job}, the rows of an epoch"
         with in_case(case):
-            got = [row for batch in answer(dataset, 1, batch_size=2) for row in batch]
+            batches = [*answer(dataset, 1, batch_size=2)]
+            got = [row for batch in batches for row in batch]
         fault = difference_told([row[:9] for row in got], [row[:9] for row in wanted], case)
         if fault:
             return fault
+        if not all(batches):
+            return f"{job}: a mini-epoch of no rows has no batch, and you hand out an empty one."
+        if dataset.loads != [*range(parts)]:
+            return f"{job}: load was called for {dataset.loads}, not for {[*range(parts)]}."
         case = case.replace("the rows of an epoch", "with shuffle=True the rows of an epoch, sorted,")
         with in_case(case):
             dealt = answer(
@@ -125,22 +132,37 @@ def _only_new_objects() -> Iterator[None]:
         gc.unfreeze()
 
 
-class _Loads(MyRankDataset):
-    """A rank's dataset that notes which mini-epochs it loads, what is read of one, and loaders that outlive theirs."""
+class _Noted(MyRankDataset):
+    """A rank's dataset that notes which mini-epochs it loads."""
 
     def __init__(self, *job: Any) -> None:
         super().__init__(*job)
         self.loads: list[int] = []
+
+    def load(self, epoch: int, mini_epoch: int) -> None:
+        self.loads.append(mini_epoch)
+        super().load(epoch, mini_epoch)
+
+
+class _Loads(_Noted):
+    """A rank's dataset that notes besides what is read of a load, which loaders outlive theirs, and loads of a copy."""
+
+    def __init__(self, *job: Any) -> None:
+        super().__init__(*job)
         self.read = 0
         self.outlived = 0
+        self.first = weakref.ref(self)  # a copy of this dataset has it, too
+        self.beside: list[int] = []  # mini-epochs that a copy loads while the first has rows
 
     def load(self, epoch: int, mini_epoch: int) -> None:
         gc.collect()
         alive = sum(issubclass(type(one), DataLoader) and one.dataset is self for one in gc.get_objects())
         self.outlived = max(self.outlived, alive)
-        self.loads.append(mini_epoch)
         self.read = 0
         super().load(epoch, mini_epoch)
+        first = self.first()
+        if first and first is not self and first.rows:
+            self.beside.append(mini_epoch)
 
     def __getitem__(self, i: int) -> Any:
         self.read += 1
@@ -153,6 +175,8 @@ def _fault_of_loads(answer: Any, parts: int) -> str:
     epoch = parts // 4  # not always the first one
     case = f"for 24 rows, 2 ranks, mini_epochs = {parts}, epoch {epoch}"
     batches_of = [-(-len(dataset.ids(epoch, part)) // 2) for part in range(parts)]
+    dataset.load(epoch + 1, 0)  # it has been used before
+    dataset.loads.clear()
     with in_case(case):
         dealt = iter(answer(dataset, epoch, batch_size=2))
         for part, batches in enumerate(batches_of):
@@ -172,6 +196,8 @@ def _fault_of_loads(answer: Any, parts: int) -> str:
         beyond = next(dealt, None)
     if beyond is not None or dataset.loads != [*range(parts)]:
         return f"{case}: at the end load was called for {dataset.loads}, not for {[*range(parts)]}."
+    if dataset.beside:
+        return f"{case}: a copy is loaded, and the dataset keeps the rows of before: there is memory for one load."
     if dataset.outlived > 1:  # one may still have a name
         return (
             f"{case}: {dataset.outlived} loaders of earlier mini-epochs are there when the last one is loaded; with "
@@ -182,30 +208,55 @@ def _fault_of_loads(answer: Any, parts: int) -> str:
 
 def _fault_of_options(answer: Any) -> str:
     """Say whether options that no other trial has reach the loader."""
-    for options in ({"batch_size": 2, "drop_last": True}, {"batch_sampler": [[1], [0, 1]]}):
-        truth = MyRankDataset(Source(MANY[:26]), 4, 1, 3)
+    rows = [*MANY[:26]]
+    rows[18] = ""  # a row may be empty, and with batch_size=None it is handed out as it is
+    for options in (
+        {"batch_size": 2, "drop_last": True},
+        {"batch_sampler": [[1], [0, 1]]},
+        {"batch_size": None},
+    ):
+        truth = MyRankDataset(Source(rows), 4, 1, 3)
         wanted = [_begins(batch) for batch in epoch_batches(truth, 0, **options)]
         with in_case(f"for the options {options}"):
-            dealt = answer(MyRankDataset(Source(MANY[:26]), 4, 1, 3), 0, **options)
+            dealt = answer(MyRankDataset(Source(rows), 4, 1, 3), 0, **options)
             got = [_begins(batch) for batch in islice(dealt, len(wanted) + 1)]
         fault = difference_told(got, wanted, f"with the options {options} the batches")
         if fault:
             return fault
     dataset = MyRankDataset(Source(MANY[:64]), 1, 0, 1)
     in_order = [MANY[number] for number in dataset.ids(0, 0).tolist()]
-    generator = torch.Generator().manual_seed(0)
-    with in_case("for shuffle=True and a generator"):
-        dealt = answer(dataset, 0, batch_size=4, shuffle=True, generator=generator)
-        rows = [row for batch in dealt for row in batch]
-    if rows == in_order:
+    case = "for shuffle=True and a generator of the caller's"
+
+    def shuffled(deal: Any) -> list[str]:
+        generator = torch.Generator().manual_seed(7)
+        return [
+            row
+            for batch in deal(dataset, 0, batch_size=4, shuffle=True, generator=generator)
+            for row in batch
+        ]
+
+    with in_case(case):
+        got = shuffled(answer)
+    if got == in_order:
         return "with shuffle=True the rows come in the order of ids: this option has not reached the loader."
-    return difference_told(sorted(rows), sorted(in_order), "with shuffle=True the rows, sorted,")
+    fault = difference_told(sorted(got), sorted(in_order), "with shuffle=True the rows, sorted,")
+    if not fault and got != shuffled(epoch_batches):
+        return f"{case} the rows come in another order than the generator gives them: it has not reached the loader."
+    return fault
 
 
 class _Broken(MyRankDataset):
-    """A rank's dataset one row of which cannot be read."""
+    """A rank's dataset one row of which cannot be read, or whose second load fails, once."""
 
     kind: type[Exception]
+    fails = False
+
+    def load(self, epoch: int, mini_epoch: int) -> None:
+        fails = self.fails and mini_epoch == 1
+        self.fails = self.fails and not fails
+        if fails:
+            raise self.kind("rows that cannot be read")
+        super().load(epoch, mini_epoch)
 
     def __getitem__(self, i: int) -> Any:
         if i == 2:
@@ -223,6 +274,15 @@ def _fault_of_errors(answer: Any) -> str:
         except kind:
             continue
         return f"an error of a row, {kind.__name__}, is lost: the epoch goes on without the row's batch."
+    for kind in (ValueError, RuntimeError, IndexError, OSError):
+        broken = _Broken(Source(MANY[:8]), 4, 0, 2)  # one row in each mini-epoch
+        broken.kind = kind
+        broken.fails = True
+        try:
+            _ = [*answer(broken, 0, batch_size=2)]
+        except kind:
+            continue
+        return f"an error of load, {kind.__name__}, is lost: who trains on does not hear of it."
     try:
         _ = [*answer(MyRankDataset(Source(MANY[:24]), 2, 0, 2), 0, batch_size=0)]
     except ValueError:
@@ -232,12 +292,13 @@ def _fault_of_errors(answer: Any) -> str:
 
 def _fault_of_seeding(answer: Any) -> str:
     """Say whose global random generator is set. A loader draws from torch's, so where that stands may differ."""
-    ends = []
+    states = []
     for seed in (20_261, 20_262):
         with generators_at(seed), in_case("for 24 rows, 2 ranks, 3 mini-epochs"):
-            _ = [*answer(MyRankDataset(Source(MANY[:24]), 2, 0, 3), 1, batch_size=2)]
-            ends.append(global_states())
-    whose = [name for name in ends[0] if ends[0][name] == ends[1][name]]
+            dealt = answer(MyRankDataset(Source(MANY[:24]), 2, 0, 3), 1, batch_size=2)
+            states.append([*(global_states() for _ in dealt), global_states()])
+    pairs = [*zip(*states, strict=True)]  # at each batch, and after the last
+    whose = [name for name in pairs[0][0] if any(one[name] == other[name] for one, other in pairs)]
     if whose:
         return (
             f"{' and '.join(whose)} global random generator is set to a seed: all ranks would augment alike."

@@ -65,9 +65,10 @@ def _fault_of_indices(dataset: Any) -> str:
 
 
 def _fault_of_long_text(make: Any) -> str:
-    with written(["y" * 9_000, "z"]) as path, in_case("for a row of 9,000 letters"):
+    text = "y" * 70_000  # more than 16 bits count
+    with written([text, "z"]) as path, in_case("for a row of 70,000 letters"):
         got = make(path, index_of(path))[0]
-    return "" if got == "y" * 9_000 else f"of a row of 9,000 letters {len(got):,} come back."
+    return "" if got == text else f"of a row of 70,000 letters {len(got):,} come back."
 
 
 def _fault_of_random_files(make: Any) -> str:

@@ -99,6 +99,7 @@ _JOBS = (
     (2, 5, 1),
     (15, 1, 11),
     (55, 1, 11),
+    (30, 1, 22),
 )
 
 
@@ -116,6 +117,7 @@ def fault_of_rank(make: Any) -> str:
         or _fault_of_generators(make)
         or _fault_of_kept_rows(make)
         or _fault_of_sequence(make)
+        or _fault_of_failed_load(make)
         or _fault_of_far_rows(make)
     )
 
@@ -186,6 +188,37 @@ def _fault_of_sequence(make: Any) -> str:
                 return fault
             before = f", after {call} of the same dataset"
     return ""
+
+
+class _Failing(Source):
+    """Rows that can't be read while it fails."""
+
+    fails = False
+
+    def __getitems__(self, indices: Sequence[int]) -> list[str]:
+        if self.fails:
+            raise OSError("rows that cannot be read")
+        return super().__getitems__(indices)
+
+
+def _fault_of_failed_load(make: Any) -> str:
+    """Let a load fail between two of the same mini-epoch: its error must come out, and the other's rows come back."""
+    source = _Failing(MANY[:24])
+    wanted = MyRankDataset(MANY[:24], 4, 1, 2).ids(0, 0).tolist()
+    case = "load(0, 0) after a load in which the source failed"
+    with in_case(case):
+        dataset = make(source, 4, 1, 2)
+        dataset.load(0, 0)
+        source.fails = True
+        try:
+            dataset.load(0, 1)
+        except Exception:  # the source's, or what the answer makes of it
+            source.fails = False
+        if source.fails:
+            return "an error of the source is lost: load returns without the rows of its mini-epoch."
+        dataset.load(0, 0)
+        got = [int(dataset[number].split()[1]) for number in range(len(dataset))]
+    return difference_told(got, wanted, f"{case}: the numbers of the items")
 
 
 def _fault_of_two(make: Any) -> str:

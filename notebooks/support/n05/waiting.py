@@ -59,11 +59,13 @@ def draw_border(*, disk: str, demand: int, mini_epochs: int, cached: int, images
     axes.legend(loc="lower left", fontsize=9)  # no way is quicker than training alone: nothing is drawn there
     keeps = {way: keeps_up_to(way, limits, **told) for way in COLD_WAYS}
     up_to = ", ".join(f"{name} {rate(keeps[way])}" for name, way in _SHORT.items())
-    title(axes, f"Training never waits up to: {up_to} rows/s")
+    title(axes, f"Reading keeps up to: {up_to} rows/s")  # from the second load on
     here = "; ".join(f"{way} {taken_here:.2f} h" for way, taken_here in hours.items())
     where = f"{disk}, E = {mini_epochs}, {cached} % cached, images {images}"
     alone = f"training alone {ROWS / demand / 3600:.2f} h"
-    return describe(figure, f"{where}. At {demand:,} rows/s: {alone}; {here}. No waiting: {up_to} rows/s.")
+    return describe(
+        figure, f"{where}. At {demand:,} rows/s: {alone}; {here}. Reading keeps up to: {up_to} rows/s."
+    )
 
 
 _SHORT: dict[str, Any] = {

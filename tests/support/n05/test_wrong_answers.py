@@ -301,6 +301,31 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "place += len(text.encode())",
         ),
     ),
+    "rows without the zeros at their ends": (
+        "packed",
+        "packed[",
+        (".tobytes().decode()", ".tobytes().rstrip(b'\\0').decode()"),
+    ),
+    "rows without a mark at their begin": (
+        "packed",
+        "packed[",
+        (".tobytes().decode()", ".tobytes().decode('utf-8-sig')"),
+    ),
+    "letters put together with their accents": (
+        "packed",
+        "self.offsets",
+        ("row.encode() for", "__import__('unicodedata').normalize('NFC', row).encode() for"),
+    ),
+    "the lengths of rows in 16 bits": (
+        "file",
+        "of a row of 70,000 letters 4,4",
+        (
+            INIT,
+            INIT + "; self.sizes = np.diff(bounds).astype(np.uint16)",
+            "end - 1 - begin",
+            "int(self.sizes[index]) - 1",
+        ),
+    ),
 }
 
 

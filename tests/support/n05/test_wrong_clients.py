@@ -22,7 +22,7 @@ ANSWERS = {  # what is said, (old, new, …)
         ),
     ),
     "batches are kept": (
-        "each is one request, and nothing is kept",
+        "the string of row 3 is kept somewhere",
         (
             "self.address, self.owner =",
             "self.kept = {}; self.address, self.owner =",
@@ -32,7 +32,7 @@ ANSWERS = {  # what is said, (old, new, …)
         ),
     ),
     "the last row is kept": (
-        "each is one request, and nothing is kept",
+        "the string of row 3 is kept somewhere",
         (
             "self.address, self.owner =",
             "self.last = None, None; self.address, self.owner =",
@@ -118,6 +118,53 @@ ANSWERS = {  # what is said, (old, new, …)
             "self.address = (host, port)",
             "    def ask(",
             "    owner = 0\n\n    def ask(",
+        ),
+    ),
+    "only what is called an error of the client or the server": (
+        "is answered with the status 202",
+        ("answer.status != 200", "answer.status >= 400"),
+    ),
+    "a list of statuses": (
+        "is answered with the status 202",
+        ("answer.status != 200", "answer.status in (404, 413, 500)"),
+    ),
+    "what the server calls its error": (
+        "is answered with the status",
+        (
+            "(IndexError if answer.status == 404 else RuntimeError)",
+            "getattr(__import__('builtins'), value['error'], RuntimeError)",
+        ),
+    ),
+    "asked once more": (
+        "you ask 2 times",
+        (
+            "    def ask(self",
+            "    def ask(self, *request: Any) -> Any:\n        try:\n            return self.once(*request)\n"
+            "        except RuntimeError:\n            return self.once(*request)\n\n    def once(self",
+        ),
+    ),
+    "halved where it is too much": (
+        "you ask 2 times",
+        (
+            'return self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))',
+            "try: return self.ask('POST', '/rows', json.dumps([*indices]))\n"
+            "        except RuntimeError:\n"
+            "            if len(indices) < 2: raise\n"
+            "            half = len(indices) // 2\n"
+            "            return self.__getitems__(indices[:half]) + self.__getitems__(indices[half:])",
+        ),
+    ),
+    "the last answer is kept": (
+        "is kept somewhere",
+        ("        return value", "        self.value = value\n        return value"),
+    ),
+    "a process is known by its name": (
+        "through the parent's connection",
+        (
+            "self.owner != os.getpid()",
+            "self.owner != __import__('multiprocessing').current_process().name",
+            "timeout=10), os.getpid()",
+            "timeout=10), __import__('multiprocessing').current_process().name",
         ),
     ),
 }

@@ -6,6 +6,7 @@ from support.kit.mistakes import famous
 from support.n05 import checks
 
 LOOP = "    for mini_epoch in range(dataset.mini_epochs):\n"
+LOAD = "dataset.load(epoch, mini_epoch)"
 DEAL = "yield from DataLoader(dataset, **options)"
 ANSWERS = {  # the exercise, what is said, (old, new, …)
     "the order goes round once": (
@@ -284,6 +285,91 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "    kept = []\n" + LOOP,
             DEAL,
             "kept.append(DataLoader(dataset, **options)); yield from kept[-1]",
+        ),
+    ),
+    "turns of a mini-epoch, as numpy spaces them": (
+        "rank_dataset",
+        "N, W, E = 30, 1, 22",
+        (
+            "np.arange(begin, end)",
+            "np.arange(*np.linspace(0, turns, self.mini_epochs + 1).astype(int)[mini_epoch:][:2])",
+        ),
+    ),
+    "what was loaded last is there still": (
+        "rank_dataset",
+        "load(0, 0) after a load in which the source failed",
+        (
+            "        self.rows = None\n        self",
+            "        if getattr(self, 'last', None) == (epoch, mini_epoch): return\n"
+            "        self.rows = None\n        self",
+            "self.ids(epoch, mini_epoch)))",
+            "self.ids(epoch, mini_epoch))); self.last = epoch, mini_epoch",
+        ),
+    ),
+    "an error of the source is lost": (
+        "rank_dataset",
+        "an error of the source is lost",
+        (
+            "        self.rows = MyPacked(self.source.__getitems__(self.ids(epoch, mini_epoch)))",
+            "        try: self.rows = MyPacked(self.source.__getitems__(self.ids(epoch, mini_epoch)))\n"
+            "        except OSError: self.rows = MyPacked([])",
+        ),
+    ),
+    "an error of a load is lost": (
+        "epoch",
+        "an error of load, OSError, is lost",
+        (LOAD, f"try: {LOAD}\n        except OSError: continue"),
+    ),
+    "a load is tried once more": (
+        "epoch",
+        "an error of load, OSError, is lost",
+        (LOAD, f"try: {LOAD}\n        except OSError: {LOAD}"),
+    ),
+    "it ends with what is taken for nothing": (
+        "epoch",
+        "{'batch_size': None}",
+        (
+            DEAL,
+            "batches = iter(DataLoader(dataset, **options))\n        while batch := next(batches, None): yield batch",
+        ),
+    ),
+    "what is taken for nothing is left out": (
+        "epoch",
+        "{'batch_size': None}",
+        (DEAL, "yield from filter(len, DataLoader(dataset, **options))"),
+    ),
+    "a batch of no rows": (
+        "epoch",
+        "a mini-epoch of no rows has no batch",
+        ("            continue", "            yield []; continue"),
+    ),
+    "an empty mini-epoch is not loaded": (
+        "epoch",
+        "load was called for [1], not for [0, 1]",
+        (f"        {LOAD}\n", f"        if not len(dataset.ids(epoch, mini_epoch)): continue\n        {LOAD}\n"),
+    ),
+    "a generator of its own": (
+        "epoch",
+        "a generator of the caller's",
+        (
+            DEAL,
+            "import torch; yield from DataLoader(dataset, "
+            "**{**options, **({'generator': torch.Generator().manual_seed(epoch)} if 'shuffle' in options else {})})",
+        ),
+    ),
+    "a copy is loaded": (
+        "epoch",
+        "there is memory for one load",
+        (LOOP, "    import copy; dataset = copy.copy(dataset)\n" + LOOP),
+    ),
+    "torch is seeded, and put back": (
+        "epoch",
+        "torch's global random generator is set to a seed",
+        (
+            LOOP,
+            "    import torch; before = torch.get_rng_state(); torch.manual_seed(epoch)\n" + LOOP,
+            DEAL,
+            DEAL + "\n    torch.set_rng_state(before)",
         ),
     ),
 }

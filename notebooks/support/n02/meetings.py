@@ -42,7 +42,7 @@ def keys_of_some(keys_of: Any, indices: Sequence[int], epoch: int) -> list[Any]:
     return list(islice(keys_of(iter(indices), epoch), len(indices) + 1))
 
 
-def numbers_of(item_of: Any, keys: Iterable[Any], seed: int = 0) -> Drawn:
+def drawn_by_items(item_of: Any, keys: Iterable[Any], seed: int = 0) -> Drawn:
     """Return what the items of some keys have drawn."""
     items = (item_of(key, seed) for key in keys)
     return [(int(crop), int(flip)) for _, crop, flip in items]
@@ -61,7 +61,7 @@ def _meetings_of_blocks(keys_of: Any, item_of: Any, seeds: Sequence[Sequence[Dra
     def block(where: _Where) -> _Pairs:
         seed, epoch, start = where
         keys = keys_of_some(keys_of, range(start, start + BLOCK), epoch)
-        return tuple(sorted(numbers_of(item_of, keys, seed)))
+        return tuple(sorted(drawn_by_items(item_of, keys, seed)))
 
     near: dict[_Pairs, _Where] = {}
     for seed, epochs in enumerate(seeds):
@@ -92,7 +92,7 @@ def _meetings_of_rows(keys_of: Any, item_of: Any) -> Iterator[str]:
     @cache
     def pair(where: _Where) -> tuple[int, int]:
         seed, epoch, index = where
-        return numbers_of(item_of, keys_of_some(keys_of, [index], epoch), seed)[0]
+        return drawn_by_items(item_of, keys_of_some(keys_of, [index], epoch), seed)[0]
 
     for which, stride in enumerate(_STRIDES):
 
@@ -128,7 +128,7 @@ def _meetings_of_words(keys_of: Any, item_of: Any) -> Iterator[str]:
     @cache
     def pair(*three: int) -> tuple[int, int]:
         seed, epoch, index = three
-        return numbers_of(item_of, keys_of_some(keys_of, [index], epoch), seed)[0]
+        return drawn_by_items(item_of, keys_of_some(keys_of, [index], epoch), seed)[0]
 
     for one, other in _like_words():
         if [pair(*three) for three in one] == [pair(*three) for three in other]:
@@ -160,7 +160,7 @@ def faults_of_others(keys_of: Any, item_of: Any) -> Iterator[str]:
     """Yield whether, in a cube of items, the crop of each tells the flip of another, or is the other's crop."""
     drawn: dict[_Where, tuple[int, int]] = {}
     for seed, epoch in product(range(_SIDE), repeat=2):
-        numbers = numbers_of(item_of, keys_of_some(keys_of, range(_SIDE), epoch), seed)
+        numbers = drawn_by_items(item_of, keys_of_some(keys_of, range(_SIDE), epoch), seed)
         drawn |= {(seed, epoch, index): pair for index, pair in enumerate(numbers)}
     for how, other in _others():
         pairs = [

@@ -17,7 +17,7 @@ from support.kit.raised import in_case, named
 from support.kit.values import NO_RETURN, short
 from support.n02.chance import unfair
 from support.n02.generators import another_process, states
-from support.n02.meetings import MOST, Drawn, faults_of_others, keys_of_some, meetings, numbers_of
+from support.n02.meetings import MOST, Drawn, drawn_by_items, faults_of_others, keys_of_some, meetings
 from support.n02.runs import as_worker
 
 NAMED = "A key for each index that is given, in that order, and for no other."
@@ -112,7 +112,8 @@ def _wrong_shape(keys_of: Any, item_of: Any) -> str:
         for epoch in (0, 3, 200_000):
             keys = keys_of_some(keys_of, indices, epoch)
             if len(keys) != len(indices):
-                return f"{NAMED} For the indices {short(indices)} there are {len(keys)} keys or more."
+                more = " or more" if len(keys) > len(indices) else ""
+                return f"{NAMED} For {len(indices)} indices, {short(indices)}, yours gives {len(keys)}{more}."
             for key, index in zip(keys, indices, strict=True):
                 try:
                     sent = pickle.loads(pickle.dumps(key))
@@ -147,27 +148,29 @@ def _drawn(keys_of: Any, item_of: Any, touched: bool) -> _Draws:
     """Ask for items in several ways."""
     indices = range(SIZE)
     keys = keys_of_some(keys_of, indices, 0)
-    first = numbers_of(item_of, keys)
+    first = drawn_by_items(item_of, keys)
     workers = []
     for worker in range(2):
         with as_worker(worker, 2):
-            workers.append(numbers_of(item_of, keys))
+            workers.append(drawn_by_items(item_of, keys))
     with another_process(keys_of, item_of):
-        process = numbers_of(item_of, keys_of_some(keys_of, indices, 0))
+        process = drawn_by_items(item_of, keys_of_some(keys_of, indices, 0))
     before_others = keys_of_some(keys_of, indices, 0)
     keys_of_some(keys_of, indices, 1)
     return _Draws(
         touched=touched,
         first=first,
-        late=numbers_of(item_of, before_others),
-        second=numbers_of(item_of, keys_of_some(keys_of, indices, 1)),
-        turned=numbers_of(item_of, keys_of_some(keys_of, indices[::-1], 0))[::-1],
-        again=numbers_of(item_of, reversed(keys))[::-1],
+        late=drawn_by_items(item_of, before_others),
+        second=drawn_by_items(item_of, keys_of_some(keys_of, indices, 1)),
+        turned=drawn_by_items(item_of, keys_of_some(keys_of, indices[::-1], 0))[::-1],
+        again=drawn_by_items(item_of, reversed(keys))[::-1],
         workers=workers,
         process=process,
-        other_seed=numbers_of(item_of, keys, seed=1),
-        far=[numbers_of(item_of, keys_of_some(keys_of, indices, epoch)) for epoch in range(EPOCHS)],
-        far_other=[numbers_of(item_of, keys_of_some(keys_of, indices, epoch), 1) for epoch in range(EPOCHS)],
+        other_seed=drawn_by_items(item_of, keys, seed=1),
+        far=[drawn_by_items(item_of, keys_of_some(keys_of, indices, epoch)) for epoch in range(EPOCHS)],
+        far_other=[
+            drawn_by_items(item_of, keys_of_some(keys_of, indices, epoch), 1) for epoch in range(EPOCHS)
+        ],
     )
 
 

@@ -190,13 +190,13 @@ def _told_by(orders: dict[tuple[int, int], list[int]], later: int) -> Iterator[s
     for order, following in compared:
         moves.update((place, following.index(index)) for place, index in enumerate(order))
         successors.update(zip(order, following, strict=True))
-    when = f"{later} epochs later" if later > 1 else "in the next"
+    when = f", {later} epochs later" if later > 1 else " in the next"
     for place, to in unfair(moves, _SQUARES):
         often = moves[place, to]
-        yield f"{NEXT} In {len(compared)} epochs what was at place {place} comes {often} times at place {to} {when}."
+        yield f"{NEXT} In {len(compared)} epochs what was at place {place} comes {often} times at place {to}{when}."
     for index, to in unfair(successors, _SQUARES):
         often = successors[index, to]
-        yield f"{NEXT} In {len(compared)} epochs, where {index} was, {to} comes {often} times {when}."
+        yield f"{NEXT} In {len(compared)} epochs, where {index} was, {to} comes {often} times{when}."
 
 
 def _faults_of_many(answer: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ from support.kit.exercise import Exercise
 from support.kit.exercise import use as use
 from support.kit.judged import judged
 from support.kit.mistakes import famous, with_methods
-from support.n02 import buffering, dealing, noise, orders, pools
+from support.n02 import buffering, dealing, meetings, noise, orders, pools
 from support.n02.generators import put_back
 from support.n02.guesses import guess_asker as guess_asker
 from support.n02.guesses import guess_classes as guess_classes
@@ -395,8 +395,8 @@ check_noise = Exercise(
                 noise.REPEATS: (_SOURCE, "(seed, index)"),
                 noise.SHIFT: (_SOURCE, "(seed, epoch + index)"),
                 noise.SEED: (_SOURCE, "(epoch, index)"),
-                noise.MIXED: (_SOURCE, "seed * 10**6 + 1000 * epoch + index"),
-                noise.EXCHANGED: (
+                meetings.MIXED: (_SOURCE, "seed * 10**6 + 1000 * epoch + index"),
+                meetings.EXCHANGED: (
                     "int(generator.integers(2))",
                     "int(np.random.default_rng((seed, index, epoch)).integers(2))",
                 ),

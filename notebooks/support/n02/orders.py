@@ -12,6 +12,7 @@ from support.kit.raised import Finding
 from support.kit.values import short
 from support.n02.chance import unfair
 from support.n02.generators import another_process, seed_all, states
+from support.n02.runs import as_worker
 
 INDICES = "An epoch names each index from 0 to size − 1 once, as a whole number."
 USED_UP = "The second `for` gives nothing: an iterator that was made once is used up after one epoch."
@@ -44,7 +45,8 @@ TOGETHER = (
 )
 MIDWAY = "set_epoch in the middle of a pass changes the rest of it: a pass that has begun keeps its epoch."
 UNEVEN = "This is no shuffle: all orders should be about equally likely."
-NEXT = "An epoch tells about the next one: the two should have nothing to do with each other."
+NEXT = "An epoch tells about a later one: the two should have nothing to do with each other."
+WORKER = "In a worker the order is another one: which process asks makes no difference."
 MOST_OF_A_PASS = 50  # items that are taken of it
 SIZE = 20
 #: Seeds and epochs are below a thousand. Told apart: many in a row, and round numbers at which a remainder begins anew.
@@ -53,6 +55,8 @@ SEEDS = range(1, 1000)
 #: Where chance is counted: ten items in 3,080 epochs, so about 308 times each index at each place.
 FEW = 10
 RUNS = [(seed, epoch) for seed in range(0, 1000, 13) for epoch in range(40)]
+LATER = (1, 2, 5)  # epochs that are held against each other are so far apart
+_SQUARES = [*product(range(FEW), repeat=2)]
 #: Where it is looked whether what lay far apart comes near: a thousand items, cut into tenths.
 MANY = 1000
 MANY_EPOCHS = range(10)
@@ -103,6 +107,9 @@ def _faults(answer: Any) -> Iterator[str]:
     with another_process(answer.__iter__):
         if _epoch(answer(SIZE, 0), 5) != fifth:
             yield PROCESS
+    with as_worker(1, 2):
+        if _epoch(answer(SIZE, 0), 5) != fifth:
+            yield WORKER
     third = _epoch(answer(SIZE, 0), 3)
     if _midway(answer(SIZE, 0)) != third:
         yield MIDWAY
@@ -154,40 +161,49 @@ def _midway(sampler: Any, another_pass: bool = False) -> list[int]:
 
 
 def _faults_of_chance(answer: Any) -> Iterator[str]:
-    """Count, over many epochs: each index at each place; how far apart two come; what one epoch tells of the next."""
+    """Count, over many epochs: each index at each place; how far apart two come; what one epoch tells of later ones."""
     orders = {(seed, epoch): _epoch(answer(FEW, seed), epoch, FEW) for seed, epoch in RUNS}
     places: Counter[tuple[int, ...]] = Counter()
     apart: Counter[tuple[int, ...]] = Counter()  # of two indices, how many places on, round about
-    moves: Counter[tuple[int, ...]] = Counter()  # from which place to which
-    successors: Counter[tuple[int, ...]] = Counter()  # which index is followed, at its place, by which
-    for (seed, epoch), order in orders.items():
-        following = orders.get((seed, epoch + 1)) or _epoch(answer(FEW, seed), epoch + 1, FEW)
+    for order in orders.values():
         at = {index: place for place, index in enumerate(order)}
         places.update(enumerate(order))
         apart.update((one, other, (at[other] - at[one]) % FEW) for one, other in combinations(range(FEW), 2))
-        moves.update((place, following.index(index)) for place, index in enumerate(order))
-        successors.update(zip(order, following, strict=True))
-    squares = [*product(range(FEW), repeat=2)]
     pairs = [(*pair, far) for pair in combinations(range(FEW), 2) for far in range(1, FEW)]
-    for place, index in unfair(places, squares):
+    for place, index in unfair(places, _SQUARES):
         often = places[place, index]
         yield f"{UNEVEN} In {len(RUNS)} epochs of ten items index {index} comes {often} times at place {place}."
     for one, other, far in unfair(apart, pairs):
         often = apart[one, other, far]
         told = f"index {other} comes {often} times {far} places behind index {one}, or {FEW - far} before it"
         yield f"{UNEVEN} In {len(RUNS)} epochs of ten items {told}."
-    for place, to in unfair(moves, squares):
+    for later in LATER:
+        yield from _told_by(orders, later)
+
+
+def _told_by(orders: dict[tuple[int, int], list[int]], later: int) -> Iterator[str]:
+    """Yield what an order tells of the one that comes so many epochs later with the same seed."""
+    moves: Counter[tuple[int, ...]] = Counter()  # from which place to which
+    successors: Counter[tuple[int, ...]] = Counter()  # which index is followed, at its place, by which
+    of_both = [(order, orders.get((seed, epoch + later))) for (seed, epoch), order in orders.items()]
+    compared = [(order, following) for order, following in of_both if following]
+    for order, following in compared:
+        moves.update((place, following.index(index)) for place, index in enumerate(order))
+        successors.update(zip(order, following, strict=True))
+    when = f", {later} epochs later" if later > 1 else " in the next"
+    for place, to in unfair(moves, _SQUARES):
         often = moves[place, to]
-        yield f"{NEXT} In {len(RUNS)} epochs what was at place {place} comes {often} times at place {to} in the next."
-    for index, to in unfair(successors, squares):
+        yield f"{NEXT} In {len(compared)} epochs what was at place {place} comes {often} times at place {to}{when}."
+    for index, to in unfair(successors, _SQUARES):
         often = successors[index, to]
-        yield f"{NEXT} In {len(RUNS)} epochs, where {index} was, {to} comes {often} times in the next."
+        yield f"{NEXT} In {len(compared)} epochs, where {index} was, {to} comes {often} times{when}."
 
 
 def _faults_of_many(answer: Any) -> Iterator[str]:
-    """Look at a thousand items: does each tenth go to all tenths, and do neighbours part?"""
+    """Look at a thousand items: does each tenth go to all tenths, do neighbours part, and does the order rise?"""
     tenths: Counter[tuple[int, ...]] = Counter()
     near = 0
+    rises = 0
     for epoch in MANY_EPOCHS:
         sampler = answer(MANY, 3)
         sampler.set_epoch(epoch)
@@ -195,11 +211,15 @@ def _faults_of_many(answer: Any) -> Iterator[str]:
         yield from _wrong_indices(order, MANY)
         at = {whole(index): place for place, index in enumerate(order)}
         tenths.update((index * 10 // MANY, place * 10 // MANY) for index, place in at.items())
+        rises += sum(one < other for one, other in pairwise(map(whole, order)))
         near += sum(abs(at[index] - at[index + 1]) <= MANY // 20 for index in range(MANY - 1))
     for tenth, to in unfair(tenths, [*product(range(10), repeat=2)]):
         told = f"{tenths[tenth, to]} times an index of tenth {tenth} comes into tenth {to} of the order"
         yield f"{UNEVEN} In {len(MANY_EPOCHS)} epochs of {MANY} items {told}; {MANY // 10} times are fair."
     share = near / len(MANY_EPOCHS) / MANY
+    steps = len(MANY_EPOCHS) * (MANY - 1)
+    if not 0.47 < rises / steps < 0.53:  # a half, give or take 0.003
+        yield f"{UNEVEN} In orders of {MANY} items {rises} of {steps} indices are larger than the one before."
     if not 0.05 < share < 0.2:  # about 0.0975, give or take 0.003
         yield f"{UNEVEN} Of {MANY} items {share:.0%} come close to their neighbour; about 10 % are fair."
 

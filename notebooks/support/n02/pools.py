@@ -95,9 +95,12 @@ def _faults_of_a_list(answer: Any, lengths: Sequence[int], batch_size: int, pool
 
 
 def _faults_of_repeats(answer: Any) -> Iterator[str]:
-    """Yield whether an index that is named again is left out; all are in one pool."""
+    """Yield whether an index that is named again is left out; all are in one pool.
+
+    A short batch of neither the shortest nor the longest sentence costs more here than at either end.
+    """
     order = [4, 1, 4, 0, 4, 2, 0]
-    lengths = [9, 3, 5, 4, 2]
+    lengths = [5, 1, 9, 4, 5]
     epoch, _ = _pass(answer([*order], [*lengths], 2, 4))
     yield from _faults_of_epoch(epoch, [order], lengths, 2, 4)
 

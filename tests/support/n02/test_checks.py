@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from support.kit.mistakes import with_methods
-from support.n02 import buffering, dealing, noise, orders, pools, solved
+from support.n02 import buffering, dealing, meetings, noise, orders, pools, solved
 from support.n02 import checks as n02
 from support.n02.generators import another_process, states
 
@@ -138,7 +138,7 @@ def wrong_source(source):
     ],
 )
 def test_two_runs_share_no_items_however_seed_epoch_and_index_are_mixed(source):
-    assert noise.MIXED in n02.check_noise(solved.keys_of, wrong_source(source)).message
+    assert meetings.MIXED in n02.check_noise(solved.keys_of, wrong_source(source)).message
 
 
 def test_runs_whose_seed_moves_on_by_a_thousand_epochs_are_told_that_epochs_meet():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.n02 import checks as n02
-from support.n02 import noise, solved
+from support.n02 import meetings, noise, solved
 from tests.support.n02.told import is_told
 
 
@@ -101,7 +101,7 @@ def test_no_crop_tells_the_flip_of_another_item(other):
     def crop_and_flip(*three):
         return number(*three) % 100, number(*other(*three)) % 2
 
-    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.EXCHANGED)
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], meetings.EXCHANGED)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_no_two_triples_are_run_together_into_one(generator):
         draws = generator(*three)
         return draws.randrange(100), draws.randrange(2)
 
-    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.MIXED)
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], meetings.MIXED)
 
 
 @pytest.mark.parametrize(
@@ -199,13 +199,17 @@ def test_a_key_carries_the_epoch_to_a_worker_that_was_there_before(answers):
         lambda seed, epoch, index: (seed, epoch * 2999 + index),
         lambda seed, epoch, index: (seed * 211 + epoch, index),
         lambda seed, epoch, index: (seed + epoch * 211, index),
+        lambda seed, epoch, index: (seed * 7919 + epoch, index),
+        lambda seed, epoch, index: (seed * 7919 + epoch) * 104_729 + index,
+        lambda seed, epoch, index: (seed * 2_654_435_761 + epoch * 40_503 + index) % 2**32,
+        lambda seed, epoch, index: (seed, epoch, int(np.float32(index))),
     ],
 )
 def test_words_of_32_bits_and_sums_of_any_kind_make_items_meet(source):
     def crop_and_flip(*three):
         return crop_and_flip_of(np.random.default_rng(source(*three)))
 
-    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.MIXED)
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], meetings.MIXED)
 
 
 def test_a_generator_that_takes_no_seed_so_large_is_told_the_case():
@@ -215,3 +219,16 @@ def test_a_generator_that_takes_no_seed_so_large_is_told_the_case():
 
     said = n02.check_noise(solved.keys_of, item_with(crop_and_flip)).message
     assert "With seed 4294967295, epoch 0 and index 0: your code raised" in said
+
+
+def test_an_index_that_is_named_twice_has_two_keys():
+    keyed_once = lambda indices, epoch: dict.fromkeys((epoch, index) for index in indices)  # noqa: E731
+    is_told(n02.check_noise, [keyed_once, solved.item_of], noise.NAMED)
+
+
+def test_whoever_loses_the_index_in_epoch_0_only_is_not_told_that_it_is_missing():
+    def crop_and_flip(seed, epoch, index):
+        return crop_and_flip_of(np.random.default_rng((seed, epoch * index)))
+
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.ALIKE)
+    assert noise.ALIKE.startswith("In epoch 0")

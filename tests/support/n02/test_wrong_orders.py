@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import get_worker_info
 
 from support.kit.mistakes import with_methods
 from support.n02 import checks as n02
@@ -167,6 +168,35 @@ def test_all_orders_are_equally_likely_and_no_two_runs_share_one(iterate, said):
     is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=iterate)], said)
 
 
+def skips_a_number_for_each_epoch(self):
+    generator = torch.Generator().manual_seed(self.seed)
+    torch.rand(self.epoch, generator=generator)
+    return iter(torch.randperm(self.size, generator=generator).tolist())
+
+
+def test_an_epoch_tells_nothing_about_a_later_one():
+    is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=skips_a_number_for_each_epoch)], orders.NEXT)
+
+
+@pytest.mark.parametrize("numbers", [256, 1000])
+def test_items_that_draw_the_same_number_do_not_stay_in_order(numbers):
+    def iterate(self):
+        drawn_numbers = drawn(self).integers(numbers, size=self.size)
+        return iter(drawn_numbers.argsort(kind="stable").tolist())
+
+    is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=iterate)], orders.UNEVEN)
+
+
+def of_the_worker(self):
+    info = get_worker_info()
+    worker = info.id if info else 0
+    return iter(np.random.default_rng((self.seed, self.epoch, worker)).permutation(self.size).tolist())
+
+
+def test_an_order_does_not_depend_on_the_worker_that_asks():
+    is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=of_the_worker)], orders.WORKER)
+
+
 # ---- exercise 2
 def sorts_the_lengths_first(self):
     self.lengths.sort()
@@ -280,3 +310,22 @@ def each_index_once_in_a_pool(self):
 @pytest.mark.parametrize("iterate", [each_index_once, each_index_once_in_a_pool])
 def test_what_the_sampler_names_twice_is_loaded_twice(iterate):
     is_told(n02.check_pooled, [with_methods(solved.PooledBatches, __iter__=iterate)], pools.LOST)
+
+
+def short_batch_in_the_middle(self):
+    order = [*self.sampler]
+    size = self.pool * self.batch_size
+    for start in range(0, len(order), size):
+        part = sorted(order[start : start + size], key=lambda i: self.lengths[i])
+        middle = len(part) // self.batch_size // 2 * self.batch_size
+        rest = len(part) % self.batch_size
+        if rest:
+            yield part[middle : middle + rest]
+            del part[middle : middle + rest]
+        for first in range(0, len(part), self.batch_size):
+            yield part[first : first + self.batch_size]
+
+
+def test_a_short_batch_holds_the_shortest_sentences_or_the_longest():
+    answer = with_methods(solved.PooledBatches, __iter__=short_batch_in_the_middle)
+    is_told(n02.check_pooled, [answer], pools.PADDING)

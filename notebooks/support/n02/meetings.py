@@ -1,0 +1,211 @@
+"""Exercise 5: do items that differ in seed, epoch or index have the same numbers, or tell each other's?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
+from itertools import islice, permutations, product, starmap
+from math import gcd
+from typing import Any
+
+MIXED = (
+    "Items that differ in seed, epoch or index have the same numbers: the three are added, cut or run together, so "
+    "that different ones come out alike. Keep them apart."
+)
+EXCHANGED = (
+    "The crop of one item tells the flip of another: they are drawn from the same numbers in another order, or from "
+    "those of a neighbour."
+)
+
+MOST = (2**32, 1_000_000, 100_000_000)  # seeds, epochs and indices are below these
+BLOCK = 10
+#: Where a mix of seed, epoch and index into one number meets itself again: round numbers, and powers of two.
+_FAR = (100, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000, 2**20, 10**7, 2**24, 2**25, 2**26)
+_IN_A_ROW = 300  # so many seeds and epochs are looked at, too: digits that run together need not be round
+_NAMES = ("seed", "epoch", "index")
+#: By how many seeds, epochs, indices a step is found: up to the square of these.
+_STRIDES = (1000, 1000, 2000)
+_FIRST = 3  # items in a row that are looked up,
+_SURE = 8  # and so many that are compared where these are alike
+#: What one number of two may be multiplied by before the other one is added.
+_FACTORS = (*(10**power for power in range(3, 13)), *(2**power for power in range(10, 41)))
+_WORD = 2**32  # NumPy and torch cut what they are seeded with into words of 32 bits, or cut it off there
+_FEW = 6  # triples of a row
+_SIDE = 12  # seeds, epochs and indices in a cube of items
+Drawn = list[tuple[int, int]]  # (crop, flip) of each item
+_Pairs = tuple[tuple[int, int], ...]
+_Where = tuple[int, int, int]  # seed, epoch, index: of an item, or of the first of some
+
+
+def keys_of_some(keys_of: Any, indices: Sequence[int], epoch: int) -> list[Any]:
+    """Return the keys of some indices, and one too many where there are more."""
+    return list(islice(keys_of(iter(indices), epoch), len(indices) + 1))
+
+
+def drawn_by_items(item_of: Any, keys: Iterable[Any], seed: int = 0) -> Drawn:
+    """Return what the items of some keys have drawn."""
+    items = (item_of(key, seed) for key in keys)
+    return [(int(crop), int(flip)) for _, crop, flip in items]
+
+
+def meetings(keys_of: Any, item_of: Any, seeds: Sequence[Sequence[Drawn]]) -> Iterator[str]:
+    """Yield where items have the numbers of others; seeds: what the first items of many epochs drew, with two seeds."""
+    yield from _meetings_of_blocks(keys_of, item_of, seeds)
+    yield from _meetings_of_rows(keys_of, item_of)
+    yield from _meetings_of_words(keys_of, item_of)
+
+
+def _meetings_of_blocks(keys_of: Any, item_of: Any, seeds: Sequence[Sequence[Drawn]]) -> Iterator[str]:
+    """Yield where ten neighbours have the numbers of ten others, in whatever order, or all are alike."""
+
+    def block(where: _Where) -> _Pairs:
+        seed, epoch, start = where
+        keys = keys_of_some(keys_of, range(start, start + BLOCK), epoch)
+        return tuple(sorted(drawn_by_items(item_of, keys, seed)))
+
+    near: dict[_Pairs, _Where] = {}
+    for seed, epochs in enumerate(seeds):
+        for epoch, items in enumerate(epochs):
+            for start in range(len(items) - BLOCK + 1):
+                ten = tuple(sorted(items[start : start + BLOCK]))
+                before = near.setdefault(ten, (seed, epoch, start))
+                if before[:2] != (seed, epoch):  # blocks of one epoch overlap
+                    yield f"{MIXED} Here {_told((seed, epoch, start))} meet {_told(before)}."
+    far_away = [*product((0, 1), range(2, _IN_A_ROW)), *product(range(3), _FAR)]
+    for where in filter(_is_asked_for, starmap(_along, far_away)):
+        met = near.get(block(where))
+        if met and met != where:
+            yield f"{MIXED} Here {_told(where)} meet {_told(met)}."
+    last = (0, 0, MOST[2] - BLOCK)
+    different = len({*block(last)})
+    if different < BLOCK / 2:  # of 200 possible ones
+        yield f"{MIXED} Here {_told(last)} have {different} different pairs of numbers."
+
+
+def _meetings_of_rows(keys_of: Any, item_of: Any) -> Iterator[str]:
+    """Yield where one more of seed, epoch or index does what many more of another do, and where that begins anew.
+
+    A row of n neighbours is held against every n-th place of the row that has none more: whatever the step is, up to
+    n², one of those places meets the row.
+    """
+
+    @cache
+    def pair(where: _Where) -> tuple[int, int]:
+        seed, epoch, index = where
+        return drawn_by_items(item_of, keys_of_some(keys_of, [index], epoch), seed)[0]
+
+    for which, stride in enumerate(_STRIDES):
+
+        def run(place: int, more: int, count: int, along: int = which) -> _Pairs:
+            first = 0 if more == along else 1
+            return tuple(pair(_along(along, place + far, more, first)) for far in range(count))
+
+        far_away: dict[_Pairs, list[int]] = {}
+        last = min(stride * stride, MOST[which] - _SURE)
+        for place in range(stride, last + 1, stride):
+            far_away.setdefault(run(place, which, _FIRST), []).append(place)
+        for more, place in product(range(3), range(stride)):
+            for met in far_away.get(run(place, more, _FIRST), ()):
+                if run(place, more, _SURE) == run(met, which, _SURE):
+                    beside = 0 if more == which else 1
+                    yield _met(_along(which, place, more, beside), _along(which, met))
+
+
+def _along(which: int, place: int, other: int = 0, more: int = 0) -> _Where:
+    """Return the item whose seed, epoch or index is `place`, and another one of these `more`."""
+    where = [0, 0, 0]
+    where[other] = more
+    where[which] = place
+    return where[0], where[1], where[2]
+
+
+def _meetings_of_words(keys_of: Any, item_of: Any) -> Iterator[str]:
+    """Yield which items meet because two of the three numbers were made one that fills more than one word.
+
+    With `big * factor + small` at or above 2³² the words behind it move on by one, or it is cut off there.
+    """
+
+    @cache
+    def pair(*three: int) -> tuple[int, int]:
+        seed, epoch, index = three
+        return drawn_by_items(item_of, keys_of_some(keys_of, [index], epoch), seed)[0]
+
+    for one, other in _like_words():
+        if [pair(*three) for three in one] == [pair(*three) for three in other]:
+            yield _met(one[0], other[0])
+
+
+def _others() -> Iterator[tuple[str, Callable[[_Where], _Where]]]:
+    """Yield ways from an item to another one: its numbers change places, or one of them moves on by one."""
+    for order in permutations(range(3)):
+        if order != (0, 1, 2):
+            told = ", ".join(_NAMES[which] for which in order)
+            yield f"{told} of one are seed, epoch, index of another", partial(_exchanged, order)
+    for which in range(3):
+        yield f"another has the next {_NAMES[which]}", partial(_moved, which, 1)
+        yield f"another has the last {_NAMES[which]}", partial(_moved, which, -1)
+
+
+def _exchanged(order: Sequence[int], item: _Where) -> _Where:
+    return item[order[0]], item[order[1]], item[order[2]]
+
+
+def _moved(which: int, step: int, item: _Where) -> _Where:
+    numbers = [*item]
+    numbers[which] += step
+    return numbers[0], numbers[1], numbers[2]
+
+
+def faults_of_others(keys_of: Any, item_of: Any) -> Iterator[str]:
+    """Yield whether, in a cube of items, the crop of each tells the flip of another, or is the other's crop."""
+    drawn: dict[_Where, tuple[int, int]] = {}
+    for seed, epoch in product(range(_SIDE), repeat=2):
+        numbers = drawn_by_items(item_of, keys_of_some(keys_of, range(_SIDE), epoch), seed)
+        drawn |= {(seed, epoch, index): pair for index, pair in enumerate(numbers)}
+    for how, other in _others():
+        pairs = [
+            (drawn[item], drawn[other(item)])
+            for item in drawn
+            if other(item) in drawn and other(item) != item
+        ]
+        same = sum(mine[0] == theirs[0] for mine, theirs in pairs)
+        if same > len(pairs) / 5:  # by chance one in a hundred
+            yield f"{MIXED} Here {how}: {same} of {len(pairs)} have the same crop."
+        flips: dict[int, list[int]] = {crop: [] for crop in range(100)}
+        for mine, theirs in pairs:
+            flips[mine[0]].append(theirs[1])
+        told = [crop for crop, seen in flips.items() if len(seen) > 7 and len({*seen}) == 1]
+        if len(told) > 10:  # by chance none or one
+            yield f"{EXCHANGED} Here {how}: {len(told)} of 100 crops tell the flip."
+
+
+def _like_words() -> Iterator[tuple[list[_Where], list[_Where]]]:
+    """Yield rows of triples that come to the same words if two of the three are made one number."""
+    for big, small, third in permutations(range(3)):
+        for factor in _FACTORS:
+            one_word = (_WORD // factor, _WORD % factor, 1)
+            whole_words = (_WORD // gcd(factor, _WORD), 0, factor // gcd(factor, _WORD))
+            for first, start, words in (one_word, whole_words):
+                for moved in (words, 0):
+                    one = [_triple({big: first, small: start + far, third: 0}) for far in range(_FEW)]
+                    other = [_triple({big: 0, small: far, third: moved}) for far in range(_FEW)]
+                    if all(map(_is_asked_for, one + other)):
+                        yield one, other
+
+
+def _triple(numbers: dict[int, int]) -> _Where:
+    return numbers[0], numbers[1], numbers[2]
+
+
+def _is_asked_for(where: _Where) -> bool:
+    return all(number < most for number, most in zip(where, MOST, strict=True))
+
+
+def _met(one: _Where, other: _Where) -> str:
+    told = (f"seed {seed}, epoch {epoch}, index {index}" for seed, epoch, index in (one, other))
+    return f"{MIXED} Here {' meets '.join(told)}, and so do the next ones."
+
+
+def _told(where: _Where) -> str:
+    seed, epoch, start = where
+    return f"items {start} to {start + BLOCK - 1} of seed {seed}, epoch {epoch}"

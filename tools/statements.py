@@ -12,6 +12,7 @@ change nothing.
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import symtable
 from collections.abc import Iterable, Iterator, Sequence
@@ -162,7 +163,8 @@ def stands_on(statements: Sequence[CellStatement], place: int, names: Iterable[s
 def _givers(statements: Sequence[CellStatement], name: str, before: int) -> list[int]:
     """Return the last statement before a place that binds a name, and those behind it that may change the value.
 
-    What is fixed is not changed by what is called: `Square.apply(x)` leaves no mark, `batches.append(x)` does.
+    What is fixed is not changed by what is called: `Square.apply(x)` leaves no mark, `batches.append(x)` does. Python's
+    own names, bound by no statement, are fixed: `isinstance(x, list)` leaves none on `list`.
     """
     found: list[int] = []
     called: list[int] = []
@@ -175,8 +177,8 @@ def _givers(statements: Sequence[CellStatement], name: str, before: int) -> list
         if name in here.fixed:
             return found
         if name in here.binds:
-            break
-    return found + called
+            return found + called
+    return [] if hasattr(builtins, name) else found + called
 
 
 def _bound(part: ast.stmt) -> Iterator[str]:

@@ -168,6 +168,7 @@ def test_what_does_not_listen_to_the_alarm_is_ended_and_what_it_started_with_it(
         pytest.param(["from os import *", "def f(): return getpid()"], "f", [0, 1], id="whatever a star brings"),
         pytest.param(["def f(): ...", "from os import *", "f(1)"], "f", [0, 1], id="a star may bring the name itself"),
         pytest.param(["a = 1", "a = = 2"], "a", [1], id="what Python can't read"),
+        pytest.param(["isinstance(1, int)", "def f(): return int()"], "f", [1], id="a name of Python's is fixed"),
         pytest.param(["%time a = 1", "!ls", "b = a"], "b", [0, 2], id="a notebook's own commands"),
         pytest.param(["a = 1\nprint(a)\nb = a; c = 2\n@a\ndef f(): ..."], "b", [0, 2], id="a part of a cell"),
         pytest.param(["%%time\na = 1", "b = a"], "b", [0, 1], id="a timed cell"),

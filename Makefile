@@ -48,7 +48,7 @@ test: environment-test ## run the suite (10 to 21 minutes); one notebook: NB=03 
 	@$(PY) -m tools.test $(if $(FAST),--fast) $(NB)
 
 prove: environment-test ## run what is larger than a suite needs: more examples, more seeds, all cases, full sizes (about an hour)
-	@echo "Running what make test leaves out or tries small, in its full size (about an hour, by an estimate)."
+	@echo "Running what make test leaves out or tries small, in its full size (about an hour)."
 	@$(PY) -m tools.test --prove
 
 run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03; RECORD=1 keeps them)

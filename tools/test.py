@@ -148,12 +148,13 @@ def fast() -> list[SuiteStep]:
 def prove() -> list[SuiteStep]:
     """Return the steps of `make prove`."""
     steps = [
-        SuiteStep("full sizes", units(), BOTH_CORES, 90),
+        SuiteStep("full sizes", units(), BOTH_CORES, 120),
         simulated(),
         widgets(),
     ]
     for step in steps:
         step.options = [*step.options, "--prove", *LONGER]
+        step.minutes = 120
     return steps
 
 

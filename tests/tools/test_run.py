@@ -307,9 +307,9 @@ def test_the_suite_leaves_out_what_is_marked_and_prove_runs_all_that_it_leaves_o
 
 def test_of_a_rooms_test_the_suite_runs_a_few_cases_spread_over_all_and_of_others_each() -> None:
     many = [item(f"test_a[{k}]", file="tests/support/n03/test_it.py") for k in range(12)]
-    few = [item(f"test_b[{k}]", file="tests/support/n03/test_it.py") for k in range(5)]
+    few = [item(f"test_b[{k}]", file="tests/support/n03/test_it.py") for k in range(2)]
     elsewhere = [item(f"test_a[{k}]", file="tests/support/test_it.py") for k in range(12)]
-    brief = ["test_a[0]", "test_a[2]", "test_a[4]", "test_a[7]", "test_a[9]"]
+    brief = ["test_a[0]", "test_a[6]"]
     assert chosen("--brief", *many) == brief
     assert chosen("--brief", *few, *elsewhere) == [one.name for one in (*few, *elsewhere)]
     assert chosen("--prove", *many, *few, *elsewhere) == [one.name for one in many if one.name not in brief]

@@ -113,7 +113,10 @@ def _started(world_size: int, store: str, order: bytes) -> tuple[list[Any], list
 
 
 def _ends(processes: list[Any], lines: list[Connection]) -> list[Stand]:
-    """Wait until all ranks are done, or nobody moves any more."""
+    """Wait until all ranks are done, or nobody moves any more.
+
+    Who is not inside the job yet has to meet the others first, which on a busy machine takes a while and hardly a core.
+    """
     found: dict[int, Stand] = {}
     deadline = time.monotonic() + LIMIT
     used = -1.0
@@ -121,17 +124,26 @@ def _ends(processes: list[Any], lines: list[Connection]) -> list[Stand]:
     while len(found) < len(lines) and time.monotonic() < deadline:
         left = {line: rank for rank, line in enumerate(lines) if rank not in found}
         for line in wait(list(left), POLL):
-            found[left[line]] = _received(line)  # type: ignore[index, arg-type]
+            stand = _received(line)  # type: ignore[arg-type]
+            if stand.how != "stands":  # an answer that came too late to be waited for
+                found[left[line]] = stand  # type: ignore[index]
         now = _cpu_seconds([processes[rank] for rank in left.values() if rank not in found])
         if now != used:
             used = now
             still_since = time.monotonic()
         elif time.monotonic() - still_since > QUIET:
-            break
-    for rank, line in enumerate(lines):
-        if rank not in found:
-            found[rank] = _asked(line)
+            stands = _all_asked(lines, found)
+            if all(stand.how != "stands" or stand.where for stand in stands.values()):
+                found |= stands
+            found |= {rank: stand for rank, stand in stands.items() if stand.how != "stands"}
+            still_since = time.monotonic()
+    found |= _all_asked(lines, found)
     return [found[rank] for rank in range(len(lines))]
+
+
+def _all_asked(lines: list[Connection], found: Mapping[int, Stand]) -> dict[int, Stand]:
+    """Ask all ranks that are not done where they stand."""
+    return {rank: _asked(line) for rank, line in enumerate(lines) if rank not in found}
 
 
 def _received(line: Connection) -> Stand:

@@ -40,6 +40,8 @@ from tools.project import ROOT, find, notebooks
 FOLDERS = ["lib", "support", "tools", "site", "property", "notebooks", "gpu"]
 #: Who is through takes over half of what another has left. When a worker dies, its test fails and another goes on.
 BOTH_CORES = ["-n", "5", "--dist", "worksteal"]
+#: Without real ranks few tests wait, and a process takes 10 seconds of a core to import and to collect.
+FEW_WAIT = ["-n", "3", "--dist", "worksteal"]
 #: The cells of a notebook share a kernel. Elsewhere never: when a worker dies so, xdist 3.8 waits for ever (its 1378).
 WHOLE_FILES = ["--dist", "loadfile", "--no-loadscope-reorder"]
 #: One test after another, in one worker: when it dies, pytest still reports.
@@ -64,10 +66,11 @@ SLOWEST = 10
 GENERIC = ("exercises", "detectors", "given_away", "explorers")
 #: The step that needs a browser.
 WIDGETS = "widgets in a browser"
-#: These tests run notebooks, or the suite itself, or a compiler.
+#: These tests run notebooks, or the suite itself, a compiler, `make lint`, a Python that imports torch anew.
 RUN = (
-    *(f"tools/test_{name}.py" for name in ("save", "export", "grade", "setup_cell", "copies", "run")),
+    *(f"tools/test_{name}.py" for name in ("save", "export", "grade", "setup_cell", "copies", "run", "style")),
     "lib/simulated/test_build.py",
+    "lib/test_import.py",
 )
 #: A quarter of the examples of each property, a few cases of a room's test, nothing costly (tests/conftest.py).
 BRIEF = ["--hypothesis-profile=few", "--brief"]
@@ -142,7 +145,7 @@ def fast() -> list[SuiteStep]:
     """Return the step of `make test FAST=1`."""
     folders = ["tests/lib", "tests/property", "tests/tools"]
     slow = [f"--ignore=tests/{name}" for name in RUN]
-    return [SuiteStep("units and properties", folders, [*slow, *BRIEF, *BOTH_CORES, "-m", "not ranks"], 20)]
+    return [SuiteStep("units and properties", folders, [*slow, *BRIEF, *FEW_WAIT, "-m", "not ranks"], 20)]
 
 
 def prove() -> list[SuiteStep]:

@@ -1,12 +1,12 @@
 """Schedulers of a clock that readers wrote who had not seen ours: shared queues, errors that count as false."""
 
-import sys
 from functools import partial
 from queue import Empty, Queue
 
 import pytest
 
 from support.n09 import checks as n09
+from support.n09.answers import asking_the_error
 from tests.support.n09.test_wrong_answers import spawn_with
 
 
@@ -82,19 +82,6 @@ def clock_with_error_or(tasks, in_queues, out_queues):
     return batches
 
 
-def worker_with_if_error(in_queue, out_queue):
-    while (task := in_queue.get()) is not None:
-        batch = None
-        error = None
-        try:
-            batch = task.compute()
-        except BaseException as raised:
-            error = raised
-            told = sys.exc_info()
-        out_queue.put((False, told) if error else (True, (task, batch)))
-    out_queue.put((False, None))
-
-
 @pytest.mark.parametrize(
     "check, answer, says",
     [
@@ -105,7 +92,7 @@ def worker_with_if_error(in_queue, out_queue):
             "share a queue. Expected: raised the ValueError of task 0; seen: raised the RuntimeError of task 1",
         ),
         (n09.check_run_clock, clock_with_error_or, "An error may count as false"),
-        (n09.check_worker, worker_with_if_error, "An error may count as false"),
+        (n09.check_worker, asking_the_error, "An error may count as false"),
         (
             n09.check_spawn_workers,
             partial(spawn_with, in_queue=Queue, out_queue=partial(Queue, 64)),

@@ -81,14 +81,37 @@ ODD_IN_THE_SUITE = ("gives None", "raises a bare number")
 FUNCTIONS = [name for name, exercise in EXERCISES.items() if all(map(callable, exercise.references))]
 
 
+#: Exercises whose trial takes a fifth of a second of a core or more: `make test` takes each third of their mistakes.
+SLOW = {
+    "n00.check_rank_step",
+    "n03.check_score",
+    "n03.check_share",
+    "n04.check_cursor",
+    "n04.check_inverse",
+    "n07.check_cut",
+    "n07.check_jointly",
+    "n07.check_saved_bytes",
+    "n08.check_best_m",
+    "n11.check_copy_wait",
+    "n12.check_pipeline",
+}
+
+
 def mistakes():
-    """Yield every mistake of every exercise; where a trial starts ranks, the suite takes each third."""
+    """Yield every mistake of every exercise; where a trial starts ranks or is slow, the suite takes each third."""
     for name, exercise in EXERCISES.items():
         starts_ranks = "multiprocessing" in lacking(exercise.view, exercise.fault, exercise.judge)
         for number, mistake in enumerate(exercise.famous):
-            only_to_prove = starts_ranks and number % 3 > 0
-            marks = [pytest.mark.prove] if only_to_prove else []
+            marks = []
+            if number % 3 > 0 and starts_ranks:
+                marks = [pytest.mark.prove]
+            elif number % 3 > 0 and name in SLOW:
+                marks = [pytest.mark.costly]
             yield pytest.param(name, mistake, id=f"{name}-{mistake.sentence}", marks=marks)
+
+
+def test_the_slow_exercises_exist():
+    assert EXERCISES.keys() >= SLOW
 
 
 def odd_answers():

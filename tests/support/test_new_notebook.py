@@ -195,6 +195,7 @@ OWN = [
 ]
 
 
+@pytest.mark.costly
 def test_every_test_of_all_notebooks_finds_a_new_one_and_the_tools_know_it(copied: Copy) -> None:
     add_entry(copied.root)
     assert copied.changed() == sorted([*OWN, "notebooks/support/course.py"])

@@ -7,6 +7,7 @@ import pytest
 from support.processes import count, run_in_processes
 
 
+@pytest.mark.costly
 def test_every_task_leaves_a_span_in_its_processs_lane():
     trace = run_in_processes(count, processes=2, tasks=5)
     dealt = [("process 0", "0"), ("process 0", "2"), ("process 0", "4"), ("process 1", "1"), ("process 1", "3")]

@@ -167,6 +167,7 @@ def called_with(dist, work, number):
     return work(dist, number)
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 def test_a_function_may_be_an_argument_and_is_called_by_the_arguments_name_whatever_its_own_is():
     of_a_cell = FunctionType(asked.__code__, globals())
@@ -178,6 +179,7 @@ def test_a_function_may_be_an_argument_and_is_called_by_the_arguments_name_whate
         ranks.close()
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 def test_after_a_failure_real_ranks_are_gone_and_the_next_call_has_its_own_results():
     ranks = Ranks(2)

@@ -109,6 +109,7 @@ SOME = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("chapter", SOME)
 def test_a_solution_is_all_right_and_a_stub_is_not_attempted(tmp_path, chapter):
     names = [exercise.check for exercise in exercises_of(SOLUTIONS / f"{chapter.stem}.ipynb")]

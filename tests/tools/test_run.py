@@ -27,6 +27,7 @@ def write(path: Path, source: str) -> Path:
     return path
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("source", "arguments", "verdict"),
     [("x = 1", [], "quick.ipynb"), ("x = 1", ["--limit=0"], "s  TOO SLOW: more than 0 s"), ("1 / 0", [], "s  FAILED")],
@@ -126,6 +127,7 @@ if (HERE / "fails").exists():
 """
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("also_fails", [pytest.param(False, marks=pytest.mark.costly), True])
 def test_what_fails_is_tried_once_more_alone_and_named(tmp_path, monkeypatch, capfd, also_fails):
     (tmp_path / "test_it.py").write_text(IN_COMPANY, encoding="utf-8")

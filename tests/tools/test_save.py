@@ -58,6 +58,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return path, texts
 
 
+@pytest.mark.costly
 def test_every_cell_has_run_and_neither_savings_nor_editors_leave_a_trace_in_the_file(saved: tuple[Path, list[str]]):
     notebook = nbformat.read(saved[0], as_version=4)
     assert [cell.execution_count for cell in notebook.cells] == [1, 2, 3, 4, 5, 6]

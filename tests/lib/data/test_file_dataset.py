@@ -65,7 +65,13 @@ def test_a_batch_is_one_call_that_reads_close_rows_together(path, monkeypatch):
         assert len(reads) == 2, "one of the index, one of the text, and no more for rows in the wrong order"
 
 
-@pytest.mark.parametrize("start", sorted({"fork", "spawn"} & {*multiprocessing.get_all_start_methods()}))
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(start, marks=pytest.mark.costly if start == "spawn" else [])
+        for start in sorted({"fork", "spawn"} & {*multiprocessing.get_all_start_methods()})
+    ],
+)
 def test_two_workers_however_they_were_started_read_what_one_process_reads(path, start):
     with MetaFile(path) as meta:
         dataset = FileDataset(meta, transform=str.upper)

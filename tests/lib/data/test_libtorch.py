@@ -52,7 +52,7 @@ LARGE = 1_000_000  # seconds each; 999,983 takes three
 def how_large(size):
     if size >= LARGE:
         return [pytest.mark.prove]
-    return [pytest.mark.costly] if size > LARGE // 10 else []
+    return [pytest.mark.costly] if size > LARGE // 20 else []
 
 
 @pytest.mark.parametrize("size", [pytest.param(size, marks=how_large(size)) for size in SIZES])

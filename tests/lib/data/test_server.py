@@ -143,7 +143,9 @@ def test_any_http_client_can_ask_twice_on_one_connection(dataset, method, path, 
 
 
 # ---- threads and processes
-@pytest.mark.parametrize("start", [pytest.param("fork", marks=needs_fork), "spawn"])
+@pytest.mark.parametrize(
+    "start", [pytest.param("fork", marks=needs_fork), pytest.param("spawn", marks=pytest.mark.costly)]
+)
 def test_workers_of_a_dataloader_ask_for_themselves(dataset, start):
     assert dataset[0] == "row 0", "the parent has a connection before the workers begin"
     workers = 2 if start == "fork" else 1  # one that is spawned imports torch

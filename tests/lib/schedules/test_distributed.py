@@ -423,6 +423,7 @@ def test_the_error_of_a_layer_keeps_its_cause_and_names_the_action(wrapped: bool
     assert error.__notes__ == ["in 1W2: stage 1, weight of micro-batch 2"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("maker", [*ENGINES][:-1])
 def test_two_replicas_on_half_the_rows_each_are_one_process_on_all_rows(four: Launch, maker: str) -> None:
     """Also where the backward is split: there DDP alone would leave each replica with gradients of its own."""

@@ -1,11 +1,14 @@
 """The executor and torch's engine on real ranks: what the benchmark times of both is what the plain model computes."""
 
+import pytest
+
 from lib.schedules import gpipe, one_f_one_b
 from tests.bench.bench_engine import MICRO_BATCHES, TABLES, Found, Pair, differs, plain
 
 SIZE = (8, 64)
 
 
+@pytest.mark.costly
 def test_both_engines_give_the_plain_models_losses_and_gradients_and_run_each_stage_as_often():
     assert TABLES["GPipe"].ranks == gpipe(MICRO_BATCHES, 2).ranks
     assert TABLES["1F1B"].ranks == one_f_one_b(MICRO_BATCHES, 2).ranks

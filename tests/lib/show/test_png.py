@@ -47,6 +47,7 @@ def dots(picture: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).astype(int)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("draw", FIGURES)
 def test_fills_keep_their_colours_and_hardly_any_dot_differs_by_much(draw: Callable[[], Figure]) -> None:
     stored = png(draw())

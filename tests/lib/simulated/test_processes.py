@@ -56,6 +56,7 @@ STARTS = """
 """
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(1500)
 def test_a_process_ends_at_once_with_all_its_streams_at_work(device):
     """Of five, each has another number of tasks still to do on each stream."""
@@ -77,6 +78,7 @@ ENDS_MEANWHILE = """
 """
 
 
+@pytest.mark.costly
 def test_a_process_may_end_while_daemon_threads_wait_for_a_device(device):
     """They wake up while the interpreter ends, and ask for its lock."""
     for _ in range(size(suite=4, prove=40)):

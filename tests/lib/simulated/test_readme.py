@@ -4,9 +4,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tools.project import ROOT
 
 
+@pytest.mark.costly
 def test_the_example_finds_the_missing_wait_and_measures_overlap(device):
     done = printed_by("docs/simulated.md")
     assert done.stdout == "0.5\nnan 500000.0\n", done.stderr

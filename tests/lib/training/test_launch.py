@@ -133,6 +133,7 @@ def group(tmp_path_factory):
     return Ended(caught.value, printed.getvalue(), commands_that_know(folder))
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 def test_a_rank_that_raises_is_blamed_a_restart_works_and_nothing_listens_to_other_machines(group):
     error = group.error

@@ -204,6 +204,7 @@ def difference(gradients, name, whole):
     return float(np.abs(gradients[name] - gradients[whole]).max())
 
 
+@pytest.mark.costly
 def test_the_gradient_of_two_ranks_is_that_of_the_whole_batch_if_each_sample_counts_for_itself(gradients):
     assert np.abs(gradients["whole caption"]).max() > 0.1
     assert difference(gradients, "caption", "whole caption") < 1e-6

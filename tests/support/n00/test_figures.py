@@ -64,6 +64,7 @@ def test_the_legend_explains_the_dots_of_idle_time_only_where_there_are_some():
     assert "idle" not in legend(draw_shared_step(4, 1.0, 0.0, False)), "nobody waits"
 
 
+@pytest.mark.costly
 def test_the_title_says_who_waits_for_what_only_where_somebody_does():
     for values, alt in told(draw_shared_step, SHARED_STEP_CONTROLS, 20):
         several = values["ranks"] > 1

@@ -8,6 +8,7 @@ from support.n01.runs import simulate_loading
 from tests.pictures import told
 
 
+@pytest.mark.costly
 def test_the_path_says_what_the_pipeline_gains():
     assert "Busy in the pipeline: load 84%" in alt_text(n01.draw_path(6, 6, 1, 2, 4))
     for settings, words in told(n01.draw_path, n01.PATH_CONTROLS):
@@ -46,6 +47,7 @@ def test_without_order_the_picture_tells_the_order_in_which_the_batches_came():
     assert "Taken as they arrive" not in alt_text(n01.draw_loading_model(2, 2, slow_batch=6))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("controls", [n01.WORKER_CONTROLS, n01.QUEUE_CONTROLS])
 def test_every_position_of_the_model_gives_an_epoch_between_its_bounds(controls):
     for settings, words in told(n01.draw_loading_model, controls, 12):

@@ -313,6 +313,7 @@ def test_a_loader_that_leaves_large_results_unfetched_is_told_so_and_of_no_other
     assert not [sentence for sentence in n01.check_loader.mistakes if sentence in verdict.message]
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     "answer",

@@ -74,6 +74,7 @@ def test_a_worker_that_gives_up_when_the_trainer_is_slow_is_told_so(check, answe
     assert not [said for said in check.mistakes if said in verdict.message and said != trials.GIVES_UP], verdict
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 @pytest.mark.parametrize("how", ["patiently(orders)", "when_there(orders)"])
 def test_a_worker_that_looks_again_is_right(how):

@@ -120,6 +120,7 @@ def wrong_source(source):
     return item_of
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "source",
     [

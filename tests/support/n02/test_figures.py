@@ -108,6 +108,7 @@ def test_the_share_of_padding_is_that_of_the_pools():
         assert int(re.findall(r"(\d+) %", words)[-1]) == round(100 * share), words
 
 
+@pytest.mark.costly
 def test_the_picture_of_a_buffer_tells_the_classes_of_its_batches_and_no_photo_leaves_too_early():
     for values, words in told(n02.draw_buffer, n02.BUFFER_CONTROLS, 5):
         order = streams.through_buffer(values["size"], values["files"], seed=values["epoch"])

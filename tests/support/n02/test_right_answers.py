@@ -166,6 +166,7 @@ def shuffled_before_and_not_behind(items, size, generator):
 RIGHT_BUFFERS = [refilled_first, swapped_to_the_end, in_an_array_of_objects, shuffled_before_and_not_behind]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("buffered", RIGHT_BUFFERS)
 def test_a_buffer_may_be_refilled_before_or_after_an_item_leaves(buffered):
     assert n02.check_buffered(buffered)

@@ -26,6 +26,7 @@ def mistake(exercise, start):
     return next(wrong for why, wrong in exercise.mistakes.items() if why.startswith(start))
 
 
+@pytest.mark.costly
 def test_right_answers_that_ask_no_sampler_pass_and_libs_class_and_the_reference_deals_as_torchs():
     for answer in (share, share_by_places):
         assert n03.check_share(answer)

@@ -148,6 +148,7 @@ def test_the_cost_says_by_how_much_and_in_how_many_seeds_whichever_way_it_went(s
     assert points == [pytest.approx(results[size][way]) for way in ("told", "forgotten")]
 
 
+@pytest.mark.costly
 def test_the_explorer_deals_as_torch_does_and_sums_how_often_a_sample_was_seen():
     for values in corners(explore(n03.draw_ranks, **n03.RANKS_CONTROLS), 40):
         figure = n03.draw_ranks(**values)

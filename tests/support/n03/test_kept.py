@@ -40,6 +40,7 @@ def remembered_by(key):
     return shared
 
 
+@pytest.mark.costly
 def test_few_samples_on_very_many_ranks_are_asked_for():
     assert not n03.check_share(padded_with(10_000))
     verdict = n03.check_share(padded_with(9))

@@ -188,6 +188,7 @@ def the_whole_share(model, loader):
     return a_number_for_each_batch(model, list(loader))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("count", [image_by_image, in_two_passes, a_number_for_each_batch])
 def test_who_counts_and_keeps_nothing_of_an_image_is_right_however_he_counts(count):
     assert n03.check_score(with_count(count))

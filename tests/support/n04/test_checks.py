@@ -150,6 +150,7 @@ def test_libtorchs_own_state_is_told_its_fault():
     assert "until then the order is still the old one" in verdict.message
 
 
+@pytest.mark.costly
 def test_a_tuple_from_next_and_a_state_with_the_list_in_it_are_refused():
     message = n04.check_cursor(edited(Cursor, ("return batch or None", "return tuple(batch) or None"))).message
     assert "next hands out a list" in message

@@ -164,6 +164,7 @@ AT_THE_EDGE = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("edge", AT_THE_EDGE)
 def test_an_explorer_says_the_same_of_two_settings_exactly_where_it_draws_the_same(edge):
     draw, controls, stops = AT_THE_EDGE[edge]

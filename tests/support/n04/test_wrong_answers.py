@@ -212,6 +212,7 @@ def test_keys_kept_from_an_earlier_check_are_of_no_use():
     refused(n04.check_inverse(from_the_table), "stands at position")
 
 
+@pytest.mark.costly
 def test_positions_kept_from_an_earlier_check_are_of_no_use():
     positions = {}
 

@@ -157,6 +157,7 @@ def dies(*_, **__):
     raise ChildProcessError
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("setting", [("CAN_FORK", False), ("in_a_process_of_its_own", dies)])
 def test_where_no_process_can_be_copied_the_rest_is_asked_all_the_same(setting, monkeypatch):
     monkeypatch.setattr(n04_cursor, *setting)
@@ -325,6 +326,7 @@ def test_drawn_lives_alone_find_what_a_second_restart_loses():
         assert any(n04_cursor.lived(wrong, *life) != n04_cursor.lived(Cursor, *life) for life in drawn)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("call", ["reset", "save", "load"])
 def test_a_state_that_grows_with_resets_saves_or_loads_is_refused(call):
     def noted(self, *given):

@@ -51,6 +51,7 @@ def test_which_way_wins_turns_with_demand_and_disk():
     assert best(8_000, "hard disk", images=True) == ["shards, shuffle buffer"]
 
 
+@pytest.mark.costly
 def test_the_picture_says_what_the_formula_gives():
     for values in corners(explore(waiting.draw_border, **waiting.BORDER_CONTROLS), 12):
         told = {"mini_epochs": values["mini_epochs"], "cached": values["cached"] / 100}

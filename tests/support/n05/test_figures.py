@@ -28,6 +28,7 @@ def test_a_full_cell_is_a_row_that_a_process_holds_for_itself():
         assert kind != "rank" or len(set(plain)) == len(plain), "no row is held by two ranks"
 
 
+@pytest.mark.costly
 def test_a_page_is_copied_when_one_of_its_strings_was_read_and_growth_is_drawn_as_measured():
     for values in corners(explore(n05.draw_pages_copied, **n05.PAGES_COPIED_CONTROLS), 20):
         figure = n05.draw_pages_copied(**values)

@@ -91,6 +91,7 @@ OneModuleForAll = edited(
 )
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("answer", "told"),
     [

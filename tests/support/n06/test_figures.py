@@ -48,6 +48,7 @@ def test_a_small_first_bucket_leaves_earlier_and_pays_where_the_network_never_re
         assert min(of_six, key=lambda sizes, network=network: end(sizes, network, latency=1.5)) == best
 
 
+@pytest.mark.costly
 def test_the_cost_drawn_says_from_which_size_on_the_ring_is_faster():
     for values, words in told(n06.draw_cost, n06.COST_CONTROLS):
         link = values["latency"] * 1e-6, values["bandwidth"] * 1e9, values["shared"]

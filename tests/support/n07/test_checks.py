@@ -285,6 +285,7 @@ def not_squared(sizes, means, variances):
     return mean, sum((n - 1) * variance + n * (mu - mean) for n, mu, variance in rows) / (total - 1)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "check, wrong, says",
     [

@@ -50,6 +50,7 @@ def without_empty_containers(nest):
     return nest
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "join, says",
     [

@@ -250,6 +250,7 @@ def test_other_ways_to_choose_m_pass_and_parameters_may_have_other_names():
     assert n08.check_best_m(lambda *given, **named: by_list(*given, **named))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "wrong",
     [

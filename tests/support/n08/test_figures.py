@@ -74,6 +74,7 @@ def test_runs_are_drawn_from_the_functions_given_with_an_arrow_for_each_wait_and
     )
 
 
+@pytest.mark.costly
 def test_two_laws_part_where_a_fast_rank_stands_between_slow_ones_and_nowhere_else():
     draw = partial(timelines.draw_two_laws, clock_cycles, simulate)
     words = alt_text(draw(3, 1, 3, 4))

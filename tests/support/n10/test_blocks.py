@@ -27,6 +27,7 @@ def test_each_further_block_adds_what_one_holds_after_forward(way, positions):
     assert four.peak == pytest.approx(3 * one.held + one.peak, abs=0.01)
 
 
+@pytest.mark.costly
 def test_for_one_block_a_checkpoint_of_attention_raises_the_peak_and_for_two_or_few_positions_it_lowers_it():
     def moved(count, positions):
         return [round(course_of(way, count, positions).peak) for way in WAYS]

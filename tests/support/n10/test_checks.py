@@ -11,6 +11,7 @@ from support.kit.mistakes import edited
 from support.n10 import checks as n10
 
 
+@pytest.mark.costly
 def test_checks_leave_random_numbers_and_the_flag_alone():
     before = torch.get_rng_state()
     for answer in (n10.MyCheckpoint, n10.check_checkpoint.mistakes["Is a `return` missing?"]):

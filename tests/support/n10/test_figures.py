@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from lib.show.style import alt_text
 from support.n10 import faults, staircase
 from support.n10 import figures as n10
@@ -33,6 +35,7 @@ def test_the_bars_cover_exactly_the_steps_in_which_a_tensor_is_held_and_have_the
     assert reasons.count((1, "boundary")) == reasons.count((1, "recomputed")) == 1
 
 
+@pytest.mark.costly
 def test_the_course_of_a_step_says_which_way_the_checkpoint_of_attention_moves_the_peak():
     for values, words in told(n10.draw_course, n10.COURSE_CONTROLS, 2):
         plain, attention = (

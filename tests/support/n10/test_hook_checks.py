@@ -119,6 +119,7 @@ def with_boxes(function, *inputs):
         return function(*inputs)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "answer",
     [with_a_list_that_lets_go, with_boxes, partial(torch_checkpoint, use_reentrant=False)],

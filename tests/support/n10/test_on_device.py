@@ -82,6 +82,7 @@ def stored(*names):
     return code, "".join("".join(output["text"]) for output in outputs)
 
 
+@pytest.mark.costly
 def test_without_a_compiler_the_recording_prints_what_the_notebook_has_stored(tmp_path):
     code, _ = stored("n10-02", "n10-03", "n10-06", "n10-04")
     _, printed = stored("n10-06", "n10-04")

@@ -358,6 +358,7 @@ def test_another_form_is_told_and_the_forgotten_tie_is_in_the_order():
     assert late == [n11.MISSING]
 
 
+@pytest.mark.costly
 def test_a_famous_wrong_number_of_one_prediction_is_none_of_another():
     assert "lets the recomputation wait" in n11.guess_ticks(12, 4, 3, 5).message
     assert "lets the recomputation wait" not in n11.guess_first(12).message

@@ -66,6 +66,7 @@ def test_the_alt_text_tells_the_order_in_which_backward_really_runs():
     assert ops.index(("Checkpoint", "11")) < ops.index(("Recompute", "01"))
 
 
+@pytest.mark.costly
 def test_strips_mark_where_an_order_leaves_the_first_row_and_the_title_says_what_ties_save():
     orders = {"tied": order_of(3, 2), "untied": order_of(3, 2, False), "again": order_of(3, 2)}
     figure = n11.draw_orders(orders, "title")
@@ -82,6 +83,7 @@ def test_strips_mark_where_an_order_leaves_the_first_row_and_the_title_says_what
             assert words.startswith(finding)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("m", "n", "worker"), [(6, 4, "new"), (6, 2, "older"), (4, 2, "new"), (1, 4, "new")])
 def test_the_legend_stays_inside_and_insides_are_counted_in_whole_numbers(m, n, worker):
     figure = n11.draw_backward(m, n, worker)

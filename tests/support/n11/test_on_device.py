@@ -85,6 +85,7 @@ def test_no_module_of_this_room_starts_a_device_when_it_is_imported():
     assert on_device.started() is None
 
 
+@pytest.mark.costly
 def test_without_a_compiler_the_cells_show_what_was_recorded(tmp_path):
     stored = {cell["id"]: "".join(cell["source"]) for cell in NOTEBOOK["cells"]}
     code = [stored[name] for name in ("n11-80", "n11-82", "n11-98", "n11-83")]

@@ -204,6 +204,7 @@ LATE = """for i, j in clock:
 PUT_BACK_IN = "for i, j in clock:\n            batches[i] = done[j][0]"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "edits, where",
     [

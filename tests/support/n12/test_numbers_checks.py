@@ -73,6 +73,7 @@ class DrawnInWrapOnly(DrawnInWrap):
     def __init__(self, m, n): ...
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("answer", [DrawnInWrap, DrawnInWrapOnly, AGeneratorPerPair])
 def test_a_seed_may_be_drawn_in_wrap_and_a_generator_set_anew(answer):
     assert n12.check_numbers(answer)

@@ -83,6 +83,7 @@ except LookupError as error:
     assert "not for (False, 0.1)" in said
 
 
+@pytest.mark.costly
 def test_on_a_device_it_prints_what_is_stored_and_the_wait_makes_it_right():
     code, stored = cells("n13-02c", "n13-02e")
     moved = code + "\nprint(device.run(early_read, True, late))"

@@ -117,6 +117,7 @@ def test_what_fills_holes_in_some_sizes_only_is_refused(wrong):
     assert n14.check_fill(wrong).status == "wrong"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("wrong", answers.WRONG_SEARCHES, ids=lambda wrong: wrong.__name__)
 def test_what_wins_a_contest_by_breaking_its_rules_is_refused(wrong):
     assert n14.check_search(wrong).status == "wrong"

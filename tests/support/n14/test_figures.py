@@ -21,6 +21,7 @@ from tools.project import ROOT
 NOTEBOOK = json.loads((ROOT / "notebooks" / "14_schedules.ipynb").read_text(encoding="utf-8"))
 
 
+@pytest.mark.costly
 def test_free_messages_want_many_stages_dear_ones_few_and_the_given_warm_up_has_its_cost():
     def best(communicate):
         words = alt_text(n14.draw_interleaving(solved.forwards_ahead, solved.fill_holes, 8, 4, communicate))
@@ -188,6 +189,7 @@ def test_interleaving_with_one_forward_more_a_rank_holds_what_1f1b_holds(m, n, v
     assert ends[0] == pytest.approx(ends[1])
 
 
+@pytest.mark.costly
 def test_a_large_v_is_the_fastest_where_messages_are_free_and_on_six_ranks_where_they_take_little():
     for m, n, message, v in (
         (8, 4, 0, "8"),

@@ -1,5 +1,7 @@
 """The figures of notebook 15 draw what they say: who reads what, which plan is fastest."""
 
+import pytest
+
 from lib.show.style import alt_text
 from support.n15 import figures as n15
 from support.n15.plans import every_plan, fastest_plan
@@ -21,6 +23,7 @@ def test_replicas_read_every_place_once_but_dealt_to_ranks_the_ends_of_a_pipelin
     assert "error" not in alt_text(n15.draw_mesh(ranks=4, partitions=1, deal="to ranks"))  # one stage has both ends
 
 
+@pytest.mark.costly
 def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_learns_nothing():
     settings = {"sequences": "1", "rings": "one each", "schedules": "any", "gather": "waits", "between": "50 GB/s"}
     best = fastest_plan(every_plan(512))

@@ -208,6 +208,7 @@ def busy_after(table, reduce, forward) -> float:
     return play([*lanes, *sent]).makespan - trace.makespan
 
 
+@pytest.mark.costly
 def test_with_several_stages_a_rank_the_reduction_begins_before_the_last_micro_batch_is_back() -> None:
     for n, v in ((2, 16), (8, 4)):
         of_name = {order.name: order for order in planned_orders(n, 32, 2, 0.0, 2 * n) if order.name == "looped BFS"}
@@ -273,6 +274,7 @@ def test_rings_share_the_cards_of_a_machine_and_use_no_more_than_they_can() -> N
     assert links_of(64, 8, "replicas").chain == 50e9
 
 
+@pytest.mark.costly
 def test_the_price_of_a_border_between_machines_can_be_moved_and_turns_one_winner_round() -> None:
     for border in (None, 50e9, 400e9):
         machine = Machine(border=border)
@@ -284,6 +286,7 @@ def test_the_price_of_a_border_between_machines_can_be_moved_and_turns_one_winne
     assert {key: fast[key] for key in found if found[key] != fast[key]} == {(1, 1, True, True): 16}
 
 
+@pytest.mark.costly
 def test_gpus_of_one_stage_share_the_cards_of_their_machine_for_their_messages() -> None:
     one = Machine(between=12e9, cards=1)
     assert links_of(512, 4, "replicas", one).chain == 12e9 / 8
@@ -310,6 +313,7 @@ def test_one_stage_wins_by_a_hair_of_bandwidth() -> None:
         assert fastest_plan(plans).partitions == wins
 
 
+@pytest.mark.costly
 def test_a_long_pipeline_is_what_the_simulator_says_and_the_rules_of_the_reader_are_asked() -> None:
     forward = 2 * 7e9 / 16 * 4096 / 400e12
     long = make_plan(64, 16, model=Model(sequences=256))

@@ -34,6 +34,7 @@ def test_so_many_noises_differ_as_a_rank_has_rows():
     assert case_more_rows.FORECAST_6 == 5120 / 64
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("spread, helps", [(0.0, False), (4.0, True)])
 def test_more_ranks_help_only_where_the_rows_vary_more_than_their_noise(spread, helps):
     varies = []

@@ -87,6 +87,9 @@ _STUCK: list[tuple[Orders, list[str]]] = [
     (orders_of("B0 F0"), ["B0"]),
     (orders_of("F0", "F0 F1", "F0 F1"), ["", "F1", "F1"]),
     (orders_of("F0 B0 F1 F2", "F0 F1 F2 B0", "F0 F2 F1 B0"), ["B0", "F1", "F2"]),
+    # rank 0 waits at B0 first, and then no more
+    (orders_of("F0 B0 F1 B1", "F0 B0 F2 F1 B1"), ["B1", "F2"]),
+    (orders_of("F0 B0", "F0 B0 F1"), ["", "F1"]),
     (orders_of("", "F0"), ["", "F0"]),
     (orders_of("F0 B0", ""), ["B0", ""]),
 ]

@@ -262,6 +262,15 @@ def test_a_deadlock_is_named_by_what_waits_on_each_rank_and_by_no_other_task():
         assert verdict.status == "wrong"
         assert "no rank waits there" in verdict.message
         assert "stands behind" not in verdict.message
+    stale = {
+        "    while any(left):": "    found = {}\n    while any(left):",
+        "        if not able:": "        found |= {j: o[0] for j, o in enumerate(left) if o and j not in able}\n"
+        "        if not able:",
+        '", ".join(waiting)': '" ".join(f"{kind}{i}" for kind, i in found.values())',
+    }
+    verdict = n08.check_simulate(edited(solved.simulate, *stale.items()))
+    assert verdict.status == "wrong"
+    assert "It names B0, too: no rank waits there" in verdict.message
     for two in ('f"{waiting[0]} and {waiting[-1]}"', '" and ".join(waiting[:2])'):
         verdict = n08.check_simulate(worded(two))
         assert verdict.status == "wrong"

@@ -92,7 +92,7 @@ check_simulate = Exercise(
     "simulate",
     reference=simulate,
     judge=judged(
-        fault_of_simulate, "every end, in 89 runs of GPipe, 1F1B and others, and 6 deadlocks found."
+        fault_of_simulate, "every end, in 89 runs of GPipe, 1F1B and others, and 9 deadlocks found."
     ),
     mistakes=MISTAKES,
 )
@@ -111,7 +111,7 @@ HELD = [
     orders_of("F0 F1 B0 F2 B1 F3 F4 B2 B3 F5 B4 B5", "F0 B0 F1 F2 F3 B1 F4 F5"),
     orders_of("F3 B3", "F0 F1 F2 B2 F3 F4", ""),
     orders_of("F0 F1 R0 F2 R1 B1"),
-    orders_of("F0 B0 W0 F1 B1 W1"),
+    orders_of("F0 B0 W0 F1 B1 R1 F2 B2"),
 ]
 
 _COUNT = '{"F": 1, "B": -1}.get(kind, 0)'

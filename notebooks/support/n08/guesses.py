@@ -117,7 +117,11 @@ guess_same_devices = exact_number(
     "the idle share",
     lambda per_device, n: round(100 * (n - 1) / (per_device * n + n - 1)),
     "%",
-    {60: "twice the bubble: but there are twice the micro-batches, too", 15: "half the bubble"},
+    {
+        60: "twice the bubble: but there are twice the micro-batches, too",
+        30: "as before: almost",
+        15: "half the bubble",
+    },
     whole=True,
     tried=Tried(right=32, wrong=60, known=(2, 16)),
 )

@@ -213,9 +213,15 @@ def machines() -> list[tuple[Any, ...]]:
         (turn_early, _free(two), 2, 1.0),
         (turn_early, _free({1: (1.0, 2.0), 2: (0.5, 1.5)}), 2, 1.0),  # 6 and 6
         (turn_early, _free({2: (0.5, 1.5), 1: (1.0, 2.0)}), 2, 1.0),  # 6 and 6
+        (turn_early, _free({1: (1.0, 2.0), 2: (0.5, 1.499)}), 2, 1.0),  # 6 and 5.997
         (gpipe, _free(two), 2, 0.75),
+        (turn_early, _free(two), 2, 0.0),
         (only_forwards, _free({1: (9.0, 0.1), 2: (4.0, 5.0), 4: (3.0, 3.0)}), 2, 1.0),
     ]
+    for unit in (1e-6, 1e12):  # 12, 9 and 15 units
+        asked.append(
+            (gpipe, _free({1: (2 * unit, 4 * unit), 2: (unit, 2 * unit), 4: (unit, 2 * unit)}), 2, 1.0)
+        )
     for fixed in (0.5, 2.0, 9.0):
         seconds = _free({2**k: (fixed + 16 / 2**k, fixed + 32 / 2**k) for k in range(8)})
         for n in (1, 2, 4, 8):
@@ -255,7 +261,7 @@ def fault_of_best_m(answer: Callable[..., Any]) -> str:
     found = []
     names: dict[Any, str] = {gpipe: "GPipe", turn_early: "1F1B", only_forwards: "forwards only"}
     for (make, seconds, n, memory), expected in zip(machines(), _best(), strict=True):
-        shown = {m: tuple(round(each, 3) for each in times) for m, times in seconds.items()}
+        shown = {m: tuple(float(f"{each:.4g}") for each in times) for m, times in seconds.items()}
         where = f"for {names[make]}, seconds = {shown}, n = {n}, memory = {memory:g}"
         given = dict(seconds)
         try:

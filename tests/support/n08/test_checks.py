@@ -119,6 +119,7 @@ def test_famous_wrong_guesses_are_told_where_they_come_from():
     assert "12 (that" not in n08.guess_recomputing(12, 16, 4).message
     assert "waits for its gradient" in n08.guess_recomputing("16 %", 16, 4).message
     assert "twice the micro-batches" in n08.guess_same_devices(60, 2, 16).message
+    assert "30 (as before: almost)" in n08.guess_same_devices(30, 2, 16).message
     assert "all of them are held at once" in n08.guess_fitting(7, (1, 2, 4, 8, 16, 32, 64, 128), 4).message
     assert "that keeps the bubble" in n08.guess_growth(31, 2, 32).message
     assert "that is it" in n08.guess_growth(6, 2, 32).message
@@ -185,20 +186,25 @@ def test_numbers_of_micro_batches_recomputes_and_empty_orders_are_told_from_what
 
 
 def test_a_task_of_another_kind_behind_a_backward_holds_nothing():
-    def adding(orders):
+    def adding(orders, nothing=""):
         peaks = []
         for order in orders:
             held = set()
             peak = 0
             for kind, i in order:
-                held = held - {i} if kind == "B" else held | {i}
+                if kind not in nothing:
+                    held = held - {i} if kind == "B" else held | {i}
                 peak = max(peak, len(held))
             peaks.append(peak)
         return peaks
 
-    verdict = n08.check_live(adding)
-    assert verdict.status == "wrong"
-    assert "('W', 0)" in verdict.message
+    def only_w_is_other(orders):
+        return adding(orders, nothing="W")
+
+    for wrong in (adding, only_w_is_other):
+        verdict = n08.check_live(wrong)
+        assert verdict.status == "wrong"
+    assert "('W', 0)" in n08.check_live(adding).message
 
 
 def test_other_counts_of_what_is_held_pass():
@@ -292,6 +298,38 @@ def test_what_does_not_quite_fit_does_not_fit(more):
     verdict = n08.check_best_m(lenient)
     assert verdict.status == "wrong"
     assert "memory = 0.1" in verdict.message or "memory = 0.2" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda took: round(took, 2),
+        lambda took: round(took, 5),
+        lambda took: float(f"{took:.3g}"),
+        lambda took: min(took, 1e4),
+        lambda took: min(took, 1e9),
+    ],
+    ids=["two digits", "five digits", "three figures", "10,000 is for ever", "1e9 is for ever"],
+)
+def test_a_step_is_shortest_by_a_little_in_microseconds_and_in_nanoseconds(wrong):
+    def best_m(make, seconds, n, memory=1):
+        steps = {}
+        for m in sorted(seconds):
+            forward, backward, message = seconds[m]
+            orders = make(m, n)
+            if max(solved.live_activations(orders)) <= memory * m:
+                took = solved.simulate(orders, {"F": [forward] * n, "B": [backward] * n}, message)
+                steps[m] = wrong(max(took.values()))
+        return min(steps, key=steps.get, default=None)
+
+    verdict = n08.check_best_m(best_m)
+    assert verdict.status == "wrong"
+    assert "memory = " in verdict.message
+
+
+def test_no_memory_is_not_all_of_it():
+    falsy = edited(solved.best_m, ("<= memory * m", "<= (memory or 1) * m"))
+    assert "memory = 0: expected None" in n08.check_best_m(falsy).message
 
 
 def test_memory_may_be_left_out():

@@ -246,16 +246,35 @@ def test_an_end_at_zero_is_an_end():
     assert "An end at 0 is an end, too" in n08.check_simulate(falsy).message
 
 
-def test_a_deadlock_is_named_by_what_waits_and_may_tell_the_ring_but_not_what_stands_behind():
+def test_a_deadlock_is_named_by_what_waits_on_each_rank_and_by_no_other_task():
     def worded(words):
         return edited(solved.simulate, ('"deadlock: " + ", ".join(waiting)', words), names={"needed": needed_by})
 
     ring = '", ".join(f"rank {j}: {o[0]} needs {needed(*o[0], j, len(orders))}" for j, o in enumerate(left) if o)'
     assert n08.check_simulate(worded(ring))
     assert n08.check_simulate(worded('" and ".join(f"{o[0][0]} {o[0][1]} on {j}" for j, o in enumerate(left) if o)'))
-    verdict = n08.check_simulate(worded('" ".join(f"{kind}{i}" for o in left for kind, i in o)'))
+    assert n08.check_simulate(worded('"These are no orders of 1F1B: " + ", ".join(waiting)'))
+    behind = '" ".join(f"{kind}{i}" for o in left for kind, i in o)'
+    done = '", ".join([*(f"{kind}{i}" for kind, i, _ in ends), *waiting])'  # found waiting once, and done since
+    at_its_end = '", ".join([*waiting, *(f"{o[-1][0]}{o[-1][1]}" for o in orders if o)])'
+    for words in (behind, done, at_its_end):
+        verdict = n08.check_simulate(worded(words))
+        assert verdict.status == "wrong"
+        assert "no rank waits there" in verdict.message
+        assert "stands behind" not in verdict.message
+    stale = {
+        "    while any(left):": "    found = {}\n    while any(left):",
+        "        if not able:": "        found |= {j: o[0] for j, o in enumerate(left) if o and j not in able}\n"
+        "        if not able:",
+        '", ".join(waiting)': '" ".join(f"{kind}{i}" for kind, i in found.values())',
+    }
+    verdict = n08.check_simulate(edited(solved.simulate, *stale.items()))
     assert verdict.status == "wrong"
-    assert "no rank waits there" in verdict.message
+    assert "It names B0, too: no rank waits there" in verdict.message
+    for two in ('f"{waiting[0]} and {waiting[-1]}"', '" and ".join(waiting[:2])'):
+        verdict = n08.check_simulate(worded(two))
+        assert verdict.status == "wrong"
+        assert "Name the task at which each rank waits" in verdict.message
 
 
 def test_a_sum_in_place_of_the_later_time_is_not_told_from_where_a_gradient_comes():

@@ -37,11 +37,12 @@ def chain(seed: int) -> nn.Sequential:
 
 
 class Turned(nn.Module):
-    """A chain behind a parameter of its own, stored transposed, which is no layer's."""
+    """A chain, two of whose layers share a bias, behind a parameter that is no layer's, stored transposed."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.chain = chain(seed)
+        self.chain[2].bias = self.chain[1].bias
         self.turn = nn.Parameter(drawn_values(6, 6, seed=100 * seed + 96).T)
 
     def forward(self, rows: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ def fault_of_ddp(answer: Any) -> str:
         if fault:
             return fault
     single = "a model in float32"
-    turned = "a model whose parameter turn belongs to no layer and lies transposed in memory"
+    turned = "a model with a transposed parameter of its own, and with a bias that two layers share"
     frozen = "a model with a frozen layer"
     return (
         _fault_of_training(answer, 2, lambda seed, rank: TwoBranches(seed, frozen="right"), LAYERS, frozen)

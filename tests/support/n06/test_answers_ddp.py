@@ -384,6 +384,7 @@ def test_a_ddp_whose_bucket_is_full_at_its_limit_is_refused_for_the_last_one(ans
 
 
 _TRAINED = "[parameter for parameter in module.parameters() if parameter.requires_grad]"
+_OF_ALL_LAYERS = "[p for m in module.modules() for p in m.parameters(recurse=False) if p.requires_grad]"
 _OF_LAYERS = "[p for layer in module.children() for p in layer.parameters() if p.requires_grad]"
 
 
@@ -391,6 +392,7 @@ _OF_LAYERS = "[p for layer in module.children() for p in layer.parameters() if p
     ("pair", "told"),
     [
         ((_TRAINED, _OF_LAYERS), "the gradient of turn "),
+        ((_TRAINED, _OF_ALL_LAYERS), "and with a bias that two layers share"),
         (("parameter.grad.flatten()", "parameter.grad.view(-1)"), "flatten() takes that, too"),
         ((_ALL_OF_RANK_0, "[*module.parameters(), *module.buffers(recurse=False)]"), "the buffer of top.centre"),
     ],

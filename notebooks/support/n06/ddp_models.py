@@ -64,10 +64,9 @@ class TwoBranches(nn.Module):
         self.spare = nn.Linear(4, 4, dtype=torch.float64)
         self.top = nn.Linear(4, 3, dtype=torch.float64)
         redrawn(self, seed)
-        self.register_buffer("batches", torch.tensor(seed + 5))  # an integer, as in BatchNorm
-        self.register_buffer(
-            "scale", drawn_values(2, seed=100 * seed + 98), persistent=False
-        )  # in no state_dict
+        # an integer, as in BatchNorm; then one that is in no state_dict
+        self.register_buffer("batches", torch.tensor(seed + 5))
+        self.register_buffer("scale", drawn_values(2, seed=100 * seed + 98), persistent=False)
         self.top.register_buffer("centre", drawn_values(3, seed=100 * seed + 97))
         if frozen:
             self.get_submodule(frozen).requires_grad_(False)

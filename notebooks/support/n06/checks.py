@@ -112,6 +112,7 @@ _SENT_LATER = (_HOOKED, "pass", "        if missing :=", "        self.send()\n 
 _RAISED = "raise RuntimeError(f\"no gradient for {', '.join(missing)}\")"
 _DEALT = "in_buckets(trained[::-1], limits)"
 _NEXT = "while self.waiting and all(parameter.grad is not None for parameter in self.waiting[0]):"
+_LIMIT = "self.limits[min(len(self.sent), len(self.limits) - 1)]"
 _AGAIN = "self.waiting, self.sent = [bucket for bucket, _, _ in self.sent], []"
 
 check_ddp = Exercise(
@@ -198,6 +199,16 @@ check_ddp = Exercise(
             "When a bucket leaves, one that was full before may leave, too: nobody else will send it.": (
                 _NEXT,
                 _NEXT.replace("while", "if"),
+            ),
+            "Does your last bucket leave? It holds what is left, which may be less than its limit.": (
+                _NEXT,
+                "while self.waiting and sum(p.numel() for p in self.waiting[0] if p.grad is not None) >= self.limit():",
+                _AGAIN,
+                "self.waiting, self.sent = [*(bucket for bucket, _, _ in self.sent), *self.waiting], []",
+                "    def finish(self):",
+                f"    def limit(self):\n        return {_LIMIT}\n\n    def finish(self):",
+                "        for parameter in trained:",
+                "        self.limits = list(limits)\n        for parameter in trained:",
             ),
             "A bucket that is not full never leaves, and finish() says nothing: ranks then train apart.": (
                 _RAISED,

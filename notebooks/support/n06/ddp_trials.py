@@ -19,61 +19,18 @@ from support.imitated import Imitation, World, in_threads
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.kit.threads import StuckError
-from support.n06.drawn import ASK_DIST, Noting, chain, close, drawn_values, redrawn, told_apart
+from support.n06.ddp_models import LAYERS, LIMITS, SPARE_WITH_TOP, TOGETHER, Turned, TwoBranches, chain
+from support.n06.drawn import ASK_DIST, Noting, close, drawn_values, told_apart
 
 STEPS = 3
-#: Values in the first bucket, and in each of those behind it.
-LIMITS = (10, 25)
 _OF_DDP = {
     "object has no attribute 'wait'": "all_reduce without async_op=True is over when it returns, and gives no handle.",
     "'NoneType' object": "Some gradient of the bucket is not there yet: ask first whether all are, in this step.",
     "was written to before": "Under way a tensor must stay as it is: each message needs one of its own.",
     **ASK_DIST,
     "hook on a tensor that doesn't require gradient": "A frozen parameter gets no gradient, so no hook: leave it out.",
+    "view size is not compatible": "A gradient lies in memory as its parameter does: flatten() takes that, too.",
 }
-
-
-class TwoBranches(nn.Module):
-    """Two branches that are added up; `turned` computes the second one first, so backward meets them in turned order.
-
-    A layer `spare` is only used if `with_spare`; the layer with the name `frozen` is not trained.
-    """
-
-    def __init__(self, seed: int, turned: bool = False, with_spare: bool = True, frozen: str = "") -> None:
-        super().__init__()
-        self.left = nn.Linear(6, 4, dtype=torch.float64)
-        self.right = nn.Linear(6, 4, dtype=torch.float64)
-        self.spare = nn.Linear(4, 4, dtype=torch.float64)
-        self.top = nn.Linear(4, 3, dtype=torch.float64)
-        redrawn(self, seed)
-        # an integer, as in BatchNorm, and in no state_dict
-        self.register_buffer("batches", torch.tensor(seed + 5), persistent=False)
-        if frozen:
-            self.get_submodule(frozen).requires_grad_(False)
-        self.turned = turned
-        self.with_spare = with_spare
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return what the top makes of the sum of both branches."""
-        if self.turned:
-            total = self.right(rows).tanh()
-            total = total + self.left(rows).tanh()
-        else:
-            total = self.left(rows).tanh()
-            total = total + self.right(rows).tanh()
-        if self.with_spare:
-            total = self.spare(total)
-        out: Tensor = self.top(total)
-        return out
-
-
-#: Buckets of TwoBranches: top, spare, the right branch, the left one.
-LAYERS: tuple[int, ...] = (15, 20, 28)
-#: Both branches in one bucket.
-TOGETHER = (15, 20, 56)
-
-#: The top and spare in one bucket, both branches in the other.
-SPARE_WITH_TOP = (20, 56)
 
 
 def fault_of_ddp(answer: Any) -> str:
@@ -103,6 +60,7 @@ def fault_of_ddp(answer: Any) -> str:
         if fault:
             return fault
     single = "a model in float32"
+    turned = "a model with a transposed parameter of its own, and with a bias that two layers share"
     frozen = "a model with a frozen layer"
     return (
         _fault_of_training(answer, 2, lambda seed, rank: TwoBranches(seed, frozen="right"), LAYERS, frozen)
@@ -110,6 +68,7 @@ def fault_of_ddp(answer: Any) -> str:
         or _fault_of_an_unused_layer(answer, (0, 1), LAYERS, frozen="top")
         or _fault_of_an_unused_layer(answer, (0, 1), LAYERS, frozen="right")
         or _fault_of_training(answer, 2, lambda seed, rank: chain(seed).float(), LIMITS, single)
+        or _fault_of_training(answer, 2, lambda seed, rank: Turned(seed), LIMITS, turned)
         or _fault_of_training(answer, 3, lambda seed, rank: chain(seed), LIMITS, "", members=(2, 0, 1))
     )
 

@@ -1,12 +1,11 @@
-"""What the trials of notebook 06 begin with: values drawn at random, a small model, and when two tensors are equal."""
+"""What the trials of notebook 06 begin with: values drawn at random, and when two tensors are equal."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 #: What is said behind torch's own words, in all trials.
 ASK_DIST = {
@@ -48,18 +47,3 @@ class Noting:
         """Note the name, and hand on what the dist has."""
         self.asked.append(name)
         return getattr(self._dist, name)
-
-
-def redrawn(module: nn.Module, seed: int) -> None:
-    """Give a module first weights of its own, without touching torch's global generator."""
-    for number, parameter in enumerate(module.parameters()):
-        parameter.data = drawn_values(*parameter.shape, seed=100 * seed + number)
-
-
-def chain(seed: int) -> nn.Sequential:
-    """Return four layers, one after the other, and a buffer; float64."""
-    sizes = (6, 5, 4, 4, 3)
-    model = nn.Sequential(*(nn.Linear(a, b, dtype=torch.float64) for a, b in pairwise(sizes)))
-    redrawn(model, seed)
-    model.register_buffer("mean", drawn_values(2, seed=100 * seed + 99))
-    return model

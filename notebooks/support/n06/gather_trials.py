@@ -31,7 +31,7 @@ def fault_of_gather(answer: Any) -> str:
     fault = _fault_of_a_shared_dist(answer)
     for world in (1, 2, 3, 4):
         fault = fault or _fault_of_a_gather(answer, world, torch.float64)
-    return fault or _fault_of_a_gather(answer, 3, torch.float32) or _fault_of_two_gathers(answer)
+    return fault or _fault_of_a_gather(answer, 3, torch.float32) or _fault_of_three_gathers(answer)
 
 
 _SHARED = "What stands on the class or in a global is the same for all calls."
@@ -76,28 +76,28 @@ def _fault_of_a_gather(answer: Any, world: int, dtype: torch.dtype) -> str:
     )
 
 
-def _fault_of_two_gathers(answer: Any) -> str:
-    """Gather over all ranks, then over a group of two, then go back through the first and the second."""
+def _fault_of_three_gathers(answer: Any) -> str:
+    """Gather twice over all ranks, then over a group of two, then go back through the three in that order."""
     members = (2, 0)
     cases = [
-        (drawn_values(size, rows, 3), drawn_values(size, 3, 2 * size, seed=1))
-        for size, rows in ((3, 2), (2, 4))
+        (drawn_values(size, rows, 3, seed=seed), drawn_values(size, 3, 2 * size, seed=seed + 1))
+        for size, rows, seed in ((3, 2, 0), (3, 2, 2), (2, 4, 0))
     ]
 
     def live(dist: Any) -> list[Any]:
-        dists = [dist, *([dist.among(members)] if dist.get_rank() in members else [])]
+        dists = [dist, dist, *([dist.among(members)] if dist.get_rank() in members else [])]
         backs = []
         for one, (points, turns) in zip(dists, cases, strict=False):
             backs.append(_gathered(answer, one, points, turns))
             dist.barrier()
-        if len(dists) == 1:
+        if len(dists) < len(cases):
             dist.barrier()
         return [back() for back in backs]
 
-    where = "on 3 ranks, two gathers under way, the second among two of the ranks and with more rows"
+    where = "on 3 ranks, three gathers under way, the last among two of the ranks and with more rows"
     with in_case(where, {**_OF_GATHER, "waits in": f"One alone is right. {_SHARED}"}):
         seen, _ = in_threads(live, 3)
-    of_group = [[one[0] for one in seen], [seen[member][1] for member in members]]
+    of_group = [[one[0] for one in seen], [one[1] for one in seen], [seen[member][2] for member in members]]
     for got, (points, turns) in zip(of_group, cases, strict=True):
         fault = _fault_of_gathered(got, points, turns)
         if fault:

@@ -166,8 +166,8 @@ FLOAT = edited(built.Gather, ("torch.empty_like(own)", "torch.empty(own.shape)")
     ("answer", "told"),
     [
         (ONE_DIST, "two gathers"),
-        (ONE_WORLD, "two gathers"),
-        (ONE_SHAPE, "two gathers"),
+        (ONE_WORLD, "three gathers"),
+        (ONE_SHAPE, "three gathers"),
         (FLOAT, "float32"),
     ],
 )
@@ -201,6 +201,14 @@ def test_a_gather_that_gives_out_one_tensor_twice_is_told_of_more_places_than_th
         "return kept.setdefault((own.shape, dist.get_rank(), len(parts)), torch.cat(parts))",
     )
     assert "or in a global" in n06.check_gather(edited(built.Gather, once, names={"kept": {}})).message
+
+
+def test_a_gather_whose_sums_lie_in_one_tensor_for_all_calls_of_a_shape_is_refused():
+    place = "ctx.dist.get_rank(), ctx.dist.get_world_size(), gradient.shape, gradient.dtype"
+    kept = ("gradient.clone()", f"kept.setdefault(({place}), gradient.clone()).copy_(gradient)")
+    message = n06.check_gather(edited(built.Gather, kept, names={"kept": {}})).message
+    assert "three gathers under way" in message
+    assert "in a global" in message
 
 
 def test_a_ring_whose_sums_lie_in_a_cast_copy_is_not_told_of_a_sum_that_it_has_not():

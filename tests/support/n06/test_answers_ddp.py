@@ -212,7 +212,7 @@ class KnowsOnlyTheLast(RemembersTheLastStep):
         (DividesUnderWay, "was written to before its handle's wait() had returned"),
         (NamesFromTheFront, "does not name spare.weight and spare.bias"),
         (NamesFromBehind, "does not name spare.weight and spare.bias"),
-        (EatsTheLimits, "limits was [10, 25], your code has made [25] of it"),
+        (EatsTheLimits, "limits was [10, 36], your code has made [36] of it"),
         (NamesOne, "does not name spare.bias."),
         (BytesForValues, "a bucket is closed when it has as many values as its limit"),
         (RemembersTheLastStep, "ask first whether all are, in this step"),
@@ -339,10 +339,82 @@ def test_a_ddp_that_misses_a_layer_left_out_after_a_good_step_is_refused(answer)
     assert "finish returns without a word" in message
 
 
+class FullAtTheLimit(ByBuckets):
+    """Asks whether a bucket has as many values as its limit, which the last one need not have."""
+
+    def __init__(self, module, dist, limits):
+        self.limits = list(limits)
+        super().__init__(module, dist, limits)
+
+    def begin(self):
+        self.values = [0] * len(self.buckets)
+        self.sent = []
+
+    def ready(self, parameter):
+        self.values[self.place[parameter]] += parameter.numel()
+        while (number := len(self.sent)) < len(self.buckets) and self.values[number] >= self.limits[
+            min(number, len(self.limits) - 1)
+        ]:
+            self.send()
+
+    def send(self):
+        flat = torch.cat([p.grad.flatten() for p in self.buckets[len(self.sent)]])
+        self.sent.append((flat, self.dist.all_reduce(flat, async_op=True)))
+
+    def absent(self):
+        return {p for p in self.place if p.grad is None}
+
+
+class TheRestInFinish(FullAtTheLimit):
+    def absent(self):
+        absent = super().absent()
+        while not absent and len(self.sent) < len(self.buckets):
+            self.send()
+        return absent
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (FullAtTheLimit, "Does your last bucket leave? It holds what is left"),
+        (TheRestInFinish, "bucket 2 of 0..2 has not left when backward has ended"),
+    ],
+)
+def test_a_ddp_whose_bucket_is_full_at_its_limit_is_refused_for_the_last_one(answer, told):
+    assert told in n06.check_ddp(answer).message
+
+
+_TRAINED = "[parameter for parameter in module.parameters() if parameter.requires_grad]"
+_OF_ALL_LAYERS = "[p for m in module.modules() for p in m.parameters(recurse=False) if p.requires_grad]"
+_OF_LAYERS = "[p for layer in module.children() for p in layer.parameters() if p.requires_grad]"
+
+
+@pytest.mark.parametrize(
+    ("pair", "told"),
+    [
+        ((_TRAINED, _OF_LAYERS), "the gradient of turn "),
+        ((_TRAINED, _OF_ALL_LAYERS), "and with a bias that two layers share"),
+        (("parameter.grad.flatten()", "parameter.grad.view(-1)"), "flatten() takes that, too"),
+        ((_ALL_OF_RANK_0, "[*module.parameters(), *module.buffers(recurse=False)]"), "the buffer of top.centre"),
+    ],
+)
+def test_a_ddp_that_knows_only_layers_one_layout_or_only_the_modules_own_buffers_is_refused(pair, told):
+    message = n06.check_ddp(edited(built.MyDDP, pair)).message
+    assert told in message
+    assert "state_dict" not in message
+
+
 def test_a_ddp_that_leaves_buffers_out_that_a_state_dict_has_not_is_refused():
     message = n06.check_ddp(edited(built.MyDDP, (_ALL_OF_RANK_0, "module.state_dict().values()"))).message
-    assert "the buffer of batches" in message
+    assert "the buffer of scale" in message
     assert "persistent=False" in message
+
+
+def test_a_ddp_that_broadcasts_floats_only_is_not_told_of_a_state_dict_that_it_does_not_use():
+    floats = "[*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]"
+    message = n06.check_ddp(edited(built.MyDDP, (_ALL_OF_RANK_0, floats))).message
+    assert "the buffer of batches" in message
+    assert "state_dict" not in message
 
 
 def test_a_ddp_that_leaves_out_frozen_weights_is_told_of_these_weights():

@@ -7,7 +7,7 @@ from support import built
 from support.kit.mistakes import edited
 from support.n06 import checks as n06
 from support.n06 import solved
-from support.n06.ddp_trials import TwoBranches
+from support.n06.ddp_models import TwoBranches
 
 
 def test_a_mistake_is_recognised_by_what_it_does_be_it_a_ring_or_a_hook_that_waits():

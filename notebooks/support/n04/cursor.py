@@ -71,6 +71,7 @@ LIVES += _drawn_lives()
 
 STATE = "A checkpoint shall stay small: what is in it must not grow with the data."
 CALLS = "A checkpoint shall stay small: what is in it must not grow with the calls."
+NEW = "next gives a new list each time, and what it gave before stays as it was."
 TWO = "Two cursors are two: what is one's is not the other's."
 KEPT = "load is to leave the state as it is: it may be loaded again."
 PROCESS = "The new process has the state only: no variable of the old one, and no file that it wrote."
@@ -93,6 +94,7 @@ def fault_of_cursor(cursor: CursorClass) -> str:
                 return Fault(f"{said}, not {short(right)}.", seen)
     return (
         _fault_of_two(cursor)
+        or _fault_of_lists(cursor)
         or _fault_of_process(cursor)
         or _fault_of_time(cursor)
         or _fault_of_load(cursor)
@@ -171,6 +173,20 @@ def _fault_of_two(cursor: CursorClass) -> str:
     if not _same(mine, right):
         return f"{said}: the last one {_told(mine)}, not {short(right)}. {TWO}"
     return ""
+
+
+def _fault_of_lists(cursor: CursorClass) -> str:
+    """Look at a list that was handed out when the cursor has gone on."""
+    said = "a = Cursor(12, 3, 0), first = a.next(2), a.next(2), a.next(2), a.reset(), a.next(1): first"
+    right = lived(Cursor, 12, 3, 0, "next(2)")[-1]
+    with in_case(said):
+        mine = cursor(12, 3, 0)
+        first = mine.next(2)
+        mine.next(2)
+        mine.next(2)
+        mine.reset()
+        mine.next(1)
+    return "" if _same(first, right) else f"{said} is {short(first)} now, and was {short(right)}. {NEW}"
 
 
 def _fault_of_time(cursor: CursorClass) -> str:

@@ -53,7 +53,7 @@ def fault_of_batches(my_batches: MyBatches) -> str:
     for size, world_size, batch_size in [*_CASES, (DIGITS, RANKS, BATCH)]:
         case = f"size = {size}, world_size = {world_size}, batch_size = {batch_size}"
         ranks = []
-        for rank in range(world_size):
+        for rank in reversed(range(world_size)):  # nobody can wait for rank 0 to ask first
             with in_case(f"for {case}, rank = {rank}"):
                 given = my_batches(size, world_size, rank, batch_size)
                 batches = _as_batches(given)
@@ -65,7 +65,7 @@ def fault_of_batches(my_batches: MyBatches) -> str:
             if again != batches:
                 return f"for {case}, rank = {rank}, it gives {short(batches)}, then {short(again)}. {ALONE}"
             ranks.append(batches)
-        fault = _fault_of_ranks(ranks, size, batch_size)
+        fault = _fault_of_ranks(ranks[::-1], size, batch_size)
         if fault:
             return f"for {case}, {fault}"
     return _fault_of_pages(my_batches)

@@ -33,6 +33,8 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (1000, [(8, 4, 100), (6, 4, 3)]),
     (10, [(5, 1, 1), (3, 1, 3)]),  # one run begins an epoch, another ends it
     (26, [(4, 2, 3)]),  # fewer are left than there are ranks
+    (27, [(4, 2, 3)]),
+    (36, [(4, 2, 3), (3, 1, 0), (2, 1, 2)]),  # a run that ended before its first step
     (10, [(3, 1, 2), (4, 1, 1), (3, 1, 1)]),  # a kind of run comes again, and another between
     (10, [(5, 1, 1), (3, 1, 2), (2, 1, 1)]),  # as many runs as before, others: nothing is kept between calls
 ]
@@ -54,7 +56,7 @@ def fault_of_resume(resume: Resume) -> str:
         for world_size in WORLDS:
             case = f"resume({size}, {short(runs)}, {world_size}, rank)"
             dealt = []
-            for rank in range(world_size):
+            for rank in reversed(range(world_size)):  # nobody can wait for rank 0 to ask first
                 history = list(runs)
                 with in_case(f"for {case}, rank = {rank}"):
                     given = resume(size, history, world_size, rank)
@@ -71,7 +73,7 @@ def fault_of_resume(resume: Resume) -> str:
                     )
                 if again != dealt[-1]:
                     return f"for {case}, rank = {rank}, it gives {dealt[-1]}, then {again}. {ALONE}"
-            fault = _fault_of_deal([pair for pair in dealt if pair], size, runs, world_size)
+            fault = _fault_of_deal([pair for pair in dealt[::-1] if pair], size, runs, world_size)
             if fault:
                 return Fault(f"for {case}, {fault}", seen)
     return ""

@@ -25,6 +25,8 @@ AGAIN = (40, 6, 16)
 #: A share of 1,025 numbers: its ids are fewer than n, and no beginning.
 SHARE = (1025, 11, 16)
 RANKS = 8
+#: One pass enough, and the last call not full: numbers, bits, block, ids.
+NOT_FULL = (64, 6, 16, 47)
 #: Few ids of many numbers, and the bytes that a walk may take for them: a table of all numbers takes 48 MiB.
 FEW_OF_MANY = (3 * 2**21, 23, 8)
 MOST_BYTES = 2**24
@@ -36,7 +38,8 @@ INSIDE = "Each id is to be walked until it is inside range(n)."
 ORDER = "At a place of the result stands the image of the id at this place."
 OWN = "The ids belong to whoever calls: leave them as they are."
 MEMORY = "The numbers may be billions: memory is to be that of the ids."
-CALLS = "As long as enough ids wait, a call can be full."
+CALLS = "A call can take all ids that wait, up to block."
+KEPT = "A result belongs to whoever has asked: later calls leave it as it is."
 WASTED = "Only ids that were asked for need go through, each until it is inside."
 
 
@@ -108,6 +111,7 @@ def walked_one_by_one(ids: Ids, n: int, network: Network) -> tuple[list[int], li
 
 def fault_of_walk(walk: Walk) -> str:
     """Say what is wrong with a walk, in the first case in which something is; "" if nothing."""
+    kept: list[tuple[str, int, Any, list[int]]] = []
     for n, bits, block, network, ids in _asked():
         expected, passes = walked_one_by_one(ids, n, network)
         counted = Counted(network, most=block, calls=20 * sum(passes) + 100)
@@ -132,6 +136,10 @@ def fault_of_walk(walk: Walk) -> str:
             if sent > sum(passes):
                 return f"{told} {sent} ids went through it, for {sum(passes)} passes. {WASTED}"
             return f"{told} {CALLS}"
+        kept.append((case, n, result, expected))
+        for earlier, size, images, right in kept:
+            if _fault_of_images(images, right, size):
+                return f"{earlier}, the images were right, and are others after the next call. {KEPT}"
     return ""
 
 
@@ -154,6 +162,8 @@ def _asked() -> Iterator[tuple[int, int, int, Network, Ids]]:
     yield n, bits, block, moved(bits), np.random.default_rng(n).permutation(n)
     n, bits, block = SHARE
     yield n, bits, block, scrambled(bits), np.arange(0, n, RANKS)
+    n, bits, block, count = NOT_FULL
+    yield n, bits, block, scrambled(bits), np.random.default_rng(n).permutation(n)[:count]
     for n, bits, block in (FEW_OF_MANY, LARGE_NUMBERS):
         yield n, bits, block, moved(bits), np.random.default_rng(n).integers(n, size=40)
     yield n, bits, block, moved(bits), np.arange(0)

@@ -60,6 +60,16 @@ def test_a_state_that_grows_with_every_call_is_refused():
     refused(n04.check_cursor(growing), "must not grow with the calls")
 
 
+def test_a_list_that_was_handed_out_stays_what_it_was():
+    def next_in_one_list(self, batch_size):
+        batch = Cursor.next(self, batch_size)
+        kept = vars(self).setdefault("kept", [])
+        kept[:] = batch or []
+        return batch and kept
+
+    refused(n04.check_cursor(with_methods(Cursor, next=next_in_one_list)), "next gives a new list each time")
+
+
 STORE = []
 
 

@@ -249,9 +249,9 @@ def fault_of_cut(answers: CutAndJoin) -> str:
 def _fault_of_second(scatter: Callable[..., Any], gather: Callable[..., Any]) -> str:
     """Call each once more: what the first call has returned must stay as it was."""
     kind = '{"x": nn.Parameter(x), "y": y}'
-    first, second = nest_of(kind, 6), nest_of(kind, 8)
+    first = nest_of(kind, 6)
     parts = scatter(first, 4)
-    others = scatter(second, 4)
+    others = scatter(nest_of(kind, 8), 4)
     if _of_parts(parts, first, 6, 4):
         return f"scatter {RETURNED}"
     joined = gather(parts)

@@ -98,11 +98,15 @@ check_accumulate = Exercise(
                 "loss.backward()",
                 "loss.backward(retain_graph=True)",
             ),
+            "The places of a row may see each other: give it x as it is, and flatten the model's scores.": (
+                "model(x).flatten(0, 1)",
+                "model(x.flatten(0, 1))",
+            ),
             "Class 0 is a class like the others: padding is what is −100.": (
                 "(y != -100)",
                 "(y > 0)",
             ),
-            "zero_grad() on the model is safe; a .grad that is None has no zero_().": (
+            "Let .grad be None, as zero_grad() leaves it: zeros are no None, and a None has no zero_().": (
                 "model.zero_grad()",
                 "[parameter.grad.zero_() for parameter in model.parameters()]",
             ),

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from support.kit.judged import Fault
 from support.kit.raised import InCaseError, in_case, named
@@ -19,6 +19,10 @@ from support.n07.cutting import numbered
 
 CutAndJoin: TypeAlias = tuple[Callable[..., Any], Callable[..., Any]]
 
+#: Said of one list for all calls.
+RETURNED = (
+    "called a second time: what it returned before is no longer what it was; return a new nest each time."
+)
 CHANGED = "the mini-batch itself is no longer what it was; leave it alone, and build new nests."
 PARTS_CHANGED = "the parts themselves are no longer what they were; leave them alone, and build a new nest."
 #: Rows and chunks. 6 in 4 is where torch.chunk makes 3 parts; 3 in 4 is where tensor_split leaves one empty.
@@ -34,7 +38,7 @@ def nest_of(kind: str, rows: int) -> Any:
         "x": x,
         "(x,)": (x,),
         "(x, mask, y)": (x, mask, y),
-        '{"x": x, "y": y}': {"x": x, "y": y},
+        '{"x": nn.Parameter(x), "y": y}': {"x": nn.Parameter(x.detach()), "y": y},
         "[x, (mask, y)]": [x, (mask, y)],
         '{"x": x, "text": {"ids": ids, "mask": mask}, "y": (y, y)}': {
             "x": x,
@@ -54,7 +58,7 @@ KINDS = (
     "(x, mask, y)",
     "(x,)",
     "x",
-    '{"x": x, "y": y}',
+    '{"x": nn.Parameter(x), "y": y}',
     "[x, (mask, y)]",
     '{"x": x, "text": {"ids": ids, "mask": mask}, "y": (y, y)}',
     '[{"a": ({"b": [x, (y,)]}, mask)}]',
@@ -239,7 +243,20 @@ def cuts_of(rows: int, chunks: int) -> list[tuple[int, int]]:
 def fault_of_cut(answers: CutAndJoin) -> str:
     """Try both: scatter on whole mini-batches and on torn ones, gather on parts that ours has cut."""
     scatter, gather = answers
-    return _fault_of_scatter(scatter) or _fault_of_gather(gather)
+    return _fault_of_scatter(scatter) or _fault_of_gather(gather) or _fault_of_second(scatter, gather)
+
+
+def _fault_of_second(scatter: Callable[..., Any], gather: Callable[..., Any]) -> str:
+    """Call each once more: what the first call has returned must stay as it was."""
+    kind = '{"x": nn.Parameter(x), "y": y}'
+    first = nest_of(kind, 6)
+    parts = scatter(first, 4)
+    others = scatter(nest_of(kind, 8), 4)
+    if _of_parts(parts, first, 6, 4):
+        return f"scatter {RETURNED}"
+    joined = gather(parts)
+    gather(others)
+    return f"gather {RETURNED}" if _nest(joined, first, first, view=False) else ""
 
 
 def _told(found: list[str], transcript: list[str]) -> str:

@@ -88,6 +88,13 @@ def _of_views() -> list[KnownBytes]:
             "h, in both halves and as the result of exp",
         ),
         KnownBytes(
+            "a.exp(), a there",
+            lambda: a.exp(),
+            [a],
+            a.nbytes,
+            "the result of exp, which is also returned",
+        ),
+        KnownBytes(
             "a * a and a.exp()", lambda: (a * a, a.exp()), [], 2 * a.nbytes, "a, and the result of exp"
         ),
         _of_places(),
@@ -197,9 +204,11 @@ def fault_of_saved(answer: Any) -> str:
     found: list[str] = []
     transcript: list[str] = []
     left = 0
+    changed = False
     for case in known_forwards():
+        there = list(case.there)
         with in_case(case.told):
-            got, still_on = _called(answer, case.forward, case.there)
+            got, still_on = _called(answer, case.forward, there)
         left += still_on
         if got is None:
             return NONE
@@ -208,8 +217,11 @@ def fault_of_saved(answer: Any) -> str:
             return f"{case.told}: expected a number, {case.due}, got a tensor."
         if got != case.due:
             found.append(f"{case.told}: expected {case.due} bytes ({case.why}), got {got}.")
+        changed = changed or [id(each) for each in there] != [id(each) for each in case.there]
     if found:
         return Fault(found[0], "\n".join(transcript))
+    if changed:
+        return "right count, but the list `there` is no longer what it was."
     if left:
         return (
             "right count, but your hooks are still on after the return: they would hold whatever any later "

@@ -50,7 +50,7 @@ def stepped(model, parts):
 
 def clipped(model, parts):
     total = accumulate(model, parts)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
     return total
 
 
@@ -76,9 +76,9 @@ def in_less_digits(model, parts):
     [
         (taken_off_the_list, "your list of parts is no longer what it was"),
         (emptied, "your list of parts is no longer what it was"),
-        (divided_by_hooks, "a second time with the same model, numbers ten times as large: the gradient is"),
+        (divided_by_hooks, "a second time with the same model, numbers a thousand times as large: the gradient is"),
         (stepped, "a weight has other numbers now: the step is the optimizer's"),
-        (clipped, "a second time with the same model, numbers ten times as large: the gradient is"),
+        (clipped, "a second time with the same model, numbers a thousand times as large: the gradient is"),
         (wants_gradients_of_parts, "the caller's parts require a gradient now"),
         (wanted_gradients_of_parts, "the caller's parts have a .grad now"),
     ],

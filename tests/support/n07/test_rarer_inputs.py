@@ -1,0 +1,149 @@
+"""Wrong answers that only a rarer input shows: a model that sees places together, large numbers, a weight to cut."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._pytree import tree_map
+
+from support.kit.mistakes import edited
+from support.n07 import checks as n07
+from support.n07.solved import accumulate, gather, saved_bytes, scatter
+from tests.support.exercises import ask
+
+
+def weights_left_whole(batch, chunks):
+    """A weight is a tensor, too, but of another class."""
+    parts = scatter(batch, chunks)
+    if isinstance(batch, dict):
+        for part in parts:
+            part.update({key: each for key, each in batch.items() if type(each) is torch.nn.Parameter})
+    return parts
+
+
+def one_list_for_all(batch, chunks, parts=[]):  # noqa: B006
+    parts[:] = scatter(batch, chunks)
+    return parts
+
+
+def one_dictionary_for_all(parts, joined={}):  # noqa: B006
+    whole = gather(parts)
+    if not isinstance(whole, dict):
+        return whole
+    joined.clear()
+    joined.update(whole)
+    return joined
+
+
+@pytest.mark.parametrize(
+    "cut, join, says",
+    [
+        (weights_left_whole, gather, "nn.Parameter(x)"),
+        (one_list_for_all, gather, "what it returned before is no longer what it was"),
+        (scatter, one_dictionary_for_all, "what it returned before is no longer what it was"),
+    ],
+)
+def test_a_cut_that_leaves_weights_whole_or_keeps_its_list_is_refused(cut, join, says):
+    verdict = n07.check_cut(cut, join)
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message
+
+
+def only_tokens(model, parts):
+    """Hand the model the tokens alone, as if they stood in one row."""
+    count = sum((y != -100).sum().item() for _, y in parts)
+    model.zero_grad()
+    total = 0.0
+    for x, y in parts:
+        kept = y != -100
+        if kept.any():
+            loss = F.cross_entropy(model(x[kept][None])[0], y[kept], reduction="sum") / count
+            loss.backward()
+            total += loss.item()
+    return total
+
+
+SCORES = "scores = model(x).flatten(0, 1)"
+SKIPPED = """scores = model(x)
+        if not (y != -100).any():
+            continue
+        scores = scores.flatten(0, 1)"""
+LOSS = 'F.cross_entropy(scores, y.flatten(), reduction="sum")'
+LOGARITHM = 'F.nll_loss(scores.softmax(-1).log(), y.flatten(), reduction="sum")'
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (edited(accumulate, (SCORES, "scores = model(x.flatten(0, 1))")), "give it x as it is"),
+        (only_tokens, "the whole batch's"),
+        (edited(accumulate, (SCORES, SKIPPED)), "bytes are still kept that an earlier one has saved"),
+        (edited(accumulate, (LOSS, LOGARITHM)), "a thousand times as large"),
+    ],
+)
+def test_an_accumulate_that_is_right_for_easy_models_and_parts_only_is_refused(wrong, says):
+    verdict = ask(n07.check_accumulate, wrong)
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message
+
+
+def test_zeros_in_grad_are_told_what_zero_grad_leaves():
+    verdict = ask(n07.check_accumulate, edited(accumulate, ("zero_grad()", "zero_grad(set_to_none=False)")))
+    assert "is safe" not in verdict.message, verdict.message
+
+
+def test_a_model_in_float32_is_not_told_of_a_quotient_that_it_does_not_have():
+    verdict = ask(n07.check_accumulate, edited(accumulate, ("model(x)", "model(x).float()")))
+    assert "rounding: a quotient" not in verdict.message, verdict.message
+
+
+def remembers_in_there(forward, there):
+    """Count each memory once, by putting it on the caller's list."""
+    count = 0
+
+    def pack(tensor):
+        nonlocal count
+        storage = tensor.untyped_storage()
+        if all(storage.data_ptr() != other.untyped_storage().data_ptr() for other in there):
+            there.append(tensor.detach())
+            count += storage.nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
+        forward()
+    return count
+
+
+OUTPUT = "tree_map(lambda each: saved.pop(each.untyped_storage().data_ptr(), None), forward())"
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (remembers_in_there, "the list `there` is no longer what it was"),
+        (
+            edited(saved_bytes, ("    forward()", f"    {OUTPUT}"), names={"tree_map": tree_map}),
+            "expected 192 bytes (the result of exp, which is also returned), got 0",
+        ),
+    ],
+)
+def test_a_saved_bytes_that_writes_into_the_list_or_leaves_the_output_out_is_refused(wrong, says):
+    verdict = ask(n07.check_saved_bytes, wrong)
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message
+
+
+def squares_in_float64(sizes, means, variances):
+    """Add up plain squares, with more digits: near a million they cancel all the same."""
+    n = torch.tensor(sizes, dtype=torch.float64)[:, None]
+    mu = torch.stack(list(means)).double()
+    variance = torch.stack(list(variances)).double()
+    mean = (n * mu).sum(0) / n.sum()
+    squares = ((n - 1) * variance + n * mu**2).sum(0) - n.sum() * mean**2
+    return mean.to(means[0]), (squares / (n.sum() - 1)).to(means[0])
+
+
+def test_a_join_by_squares_is_refused_with_more_digits_too():
+    verdict = ask(n07.check_join, squares_in_float64)
+    assert verdict.status == "wrong", verdict.message
+    assert "near 1e+06, in float64: the variance is" in verdict.message, verdict.message
+    assert "float32's rounding" not in verdict.message, verdict.message

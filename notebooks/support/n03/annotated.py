@@ -30,8 +30,8 @@ ORIGIN = (
 WORDS = {
     "get_world_size": "W was not given: ask the process group. Without a group this raises ValueError.",
     "get_rank": "The same for the rank. So in a job that has a group both may be left out.",
-    "rank < 0": "There is no such rank. Without these lines the first pass would stop, at its last check, "
-    "unless every share has one sample or none.",
+    "rank < 0": "There is no such rank. Without these lines rank W would stop in its first pass, at the last check, "
+    "if it had a share at all; rank −1 only if a share is more than one sample.",
     "self.num_samples = math.ceil": "Cut and W does not divide N: round (N − W) / W up, which is N / W rounded down. "
     "Otherwise round N / W up. This happens once, here: N must not change afterwards.",
     "self.total_size =": "Positions that are dealt, a multiple of W.",

@@ -61,9 +61,9 @@ def _share(order: list[int], world_size: int, rank: int, drop_last: bool) -> lis
 
 
 def _share_cases() -> Iterator[dict[str, Any]]:
-    """Yield readable cases first, then 1..24 samples on 1..9 ranks, few samples on many ranks, and cases by lot.
+    """Yield readable cases first, then 1..24 samples on 1..9 ranks, few samples on many ranks, none, and cases by lot.
 
-    By tens, so that no index is a position, too.
+    By tens, so that no index is a position, too; by lot with index 0, which counts as false.
     """
     # first where the sizes do not fit, so that too much is not taken for rounding; twice (10, 3): another order
     sizes = [(10, 3), (6, 3), (2, 5), (10, 3), *itertools.product(range(1, 25), range(1, 10))]
@@ -71,9 +71,11 @@ def _share_cases() -> Iterator[dict[str, Any]]:
         order = _order(size, seed=size + 100 * (turn == 3))
         for drop_last, rank in itertools.product((False, True), range(world_size)):
             yield dict(order=[*order], world_size=world_size, rank=rank, drop_last=drop_last)
-    for size, world_size in ((1, 64), (2, 1000), (5, 4096), (1, 100_000)):
+    for size, world_size in ((1, 64), (2, 1000), (5, 4096), (1, 12_000)):
         for rank in (0, 1, world_size // 2, world_size - 1):
             yield dict(order=_order(size, seed=size), world_size=world_size, rank=rank, drop_last=False)
+    for drop_last in (False, True):
+        yield dict(order=[], world_size=3, rank=1, drop_last=drop_last)
     yield from _shares_by_lot()
 
 
@@ -90,7 +92,7 @@ def _shares_by_lot() -> Iterator[dict[str, Any]]:
         large = seed % 2
         size = lot.randint(2, 400 if large else 60)
         world_size = lot.randint(1, 130 if large else 12)
-        order = _order(size, seed)
+        order = [index - 10 for index in _order(size, seed)]
         one, other = lot.sample(range(size), 2)
         case = dict(world_size=world_size, rank=one % world_size, drop_last=lot.random() < 0.5)
         yield dict(order=[*order], **case)
@@ -173,8 +175,13 @@ def _sampler_cases() -> Iterator[dict[str, Any]]:
     ]
     for values in _EASY:
         yield from _for_every_rank(dict(zip(names, values, strict=True)))
-    yield dict(zip(names, (MADE, 10, 3, True, 0, False), strict=True)) | {"rank": [-1, 0, 1, 2, 3]}
-    for values in itertools.chain(wide, _neighbours(), _lives()):
+    yield dict(zip(names, (MADE, 10, 3, True, 0, False), strict=True)) | {"rank": [-1, 0, 1, 2, 3, 4]}
+    empty = [
+        (f"{PASS}, {LENGTH}", 0, 3, shuffle, 0, drop_last)
+        for shuffle in (True, False)
+        for drop_last in (False, True)
+    ]
+    for values in itertools.chain(empty, wide, _neighbours(), _lives()):
         yield from _for_every_rank(dict(zip(names, values, strict=True)))
 
 

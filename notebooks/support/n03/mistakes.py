@@ -362,6 +362,11 @@ OF_SCORE = {
         "for name, buffer in ddp.module.named_buffers():\n        if 'var' not in name:\n"
         "            dist.broadcast(buffer, 0)",
     ),
+    "A buffer beside the running averages is not rank 0's: every buffer of the model counts.": (
+        "for buffer in ddp.module.buffers():\n        dist.broadcast(buffer, 0)",
+        "for name, buffer in ddp.module.named_buffers():\n        if 'running' in name:\n"
+        "            dist.broadcast(buffer, 0)",
+    ),
     "You took the mean of all ranks' buffers: rank 0's are asked for, with which its model will be saved.": (
         "dist.broadcast(buffer, 0)",
         "dist.all_reduce(buffer)\n        buffer.copy_(buffer / dist.get_world_size())",
@@ -377,6 +382,14 @@ OF_SCORE = {
     "The ranks' counts travel as a float of 32 bits or fewer, which rounds them beyond 2**24: send int64 or float64.": (
         _SUM,
         f"counts = counts.float()\n    {_SUM}",
+    ),
+    "Your counts are no whole numbers: a share times a length is rounded. Add up the right answers themselves.": (
+        "(ddp.module(x).argmax(1) == y).sum()",
+        "(ddp.module(x).argmax(1) == y).float().mean().item() * len(y)",
+        "dtype=torch.int64",
+        "dtype=torch.float64",
+        _QUOTIENT,
+        "return float(counts[0]) / float(counts[1])",
     ),
     "Your counts run over: their type holds no number so large.": ("dtype=torch.int64", "dtype=torch.uint8"),
     "Count, and keep nothing of a batch when the next one comes.": (

@@ -46,6 +46,21 @@ class Wrapper(nn.Module):
         return self.module(x)
 
 
+class _Offset(nn.Module):
+    """Adds to its input what each rank has found for itself: whole numbers in a buffer that is no running average."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.arange(3).roll(rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.offset / 4  # type: ignore[operator]
+
+
+def _model_with_offset(rank: int) -> nn.Module:
+    return nn.Sequential(_model(rank), _Offset(rank))
+
+
 def _model(rank: int) -> nn.Module:
     """Return a network with the same weights on every rank, and running averages of its own."""
     return copy.deepcopy(_first_model(rank))
@@ -80,14 +95,15 @@ SCORED = ((23, 2, 1), (37, 3, 5), (24, 2, 4), (9, 1, 2), (2, 3, 1), (61, 4, 7))
 def fault_of_score(answer: Any) -> str:
     """Evaluate on 1 to 4 imitated ranks whose shares are unequal, and compare with rank 0's model on all images.
 
-    Then on one rank with many images: nothing of them may be kept, and no count may stop to grow.
+    Then a model with one more kind of buffer, left in eval(); then one rank with many images: nothing of them may be
+    kept, and no count may stop to grow.
     """
     faults = [_fault_of_score(answer, *case) for case in SCORED]
     for fault in faults:
         if fault:
             # what a rank says in a single case may be the same by chance: all that it says decides
             return Fault(fault, known_by=" | ".join(getattr(each, "known_by", each) for each in faults))
-    return _fault_of_many(answer)
+    return _fault_of_score(answer, 37, 3, 5, offset=True) or _fault_of_many(answer)
 
 
 class Loader:
@@ -111,20 +127,24 @@ class Loader:
             yield self._make(rows)
 
 
-def _fault_of_score(answer: Any, size: int, world: int, batch: int) -> str:
+def _fault_of_score(answer: Any, size: int, world: int, batch: int, offset: bool = False) -> str:
     x, y = _images(size)
     shares = [range(number, size, world) for number in range(world)]
     # here: ranks are threads, and share torch's generator
-    models = [_model(number) for number in range(world)]
+    make = _model_with_offset if offset else _model
+    models = [make(number) for number in range(world)]
 
     def rank(dist: Any) -> Any:
         number = dist.get_rank()
         mine = shares[number]
         rows = [mine[k : k + batch] for k in range(0, len(mine), batch)]
-        return answer(Wrapper(models[number], dist), Loader(rows, lambda some: (x[some], y[some])), dist)
+        wrapper = Wrapper(models[number], dist).train(not offset)
+        return answer(wrapper, Loader(rows, lambda some: (x[some], y[some])), dist)
 
     batches = [-(-len(share) // batch) for share in shares]
     where = f"on {plural(world, 'rank')} with {', '.join(map(str, batches))} batches"
+    if offset:
+        where += ", and with a model that adds a buffer of its own to its output, left in eval()"
     try:
         scores = _scores(rank, world, where)
     except Exception as error:
@@ -132,7 +152,7 @@ def _fault_of_score(answer: Any, size: int, world: int, batch: int) -> str:
     if isinstance(scores, str):
         return scores
     with torch.no_grad():
-        hits = _model(0).eval()(x).argmax(1) == y
+        hits = make(0).eval()(x).argmax(1) == y
     right = int(hits.sum())
     wrong = [number for number in range(world) if abs(scores[number] - right / size) > 1e-6]
     if not wrong:
@@ -176,6 +196,9 @@ EARLY = 5
 #: 2**24 images in large batches, and then so many in batches of one: a float32 grows by 1 up to 2**24 only.
 LARGE = (16, 2**20)
 SINGLES = 600
+#: Of so many images one is right: in no float is 1/49 times 49 equal to 1.
+MIXED = 49
+BROKEN = "which is no whole number"
 
 
 class Alive(TorchFunctionMode):
@@ -247,7 +270,7 @@ class _Decided(nn.Module):
 
 
 class _Exact:
-    """Hands on to a `dist`, and notes which numbers go into floats that can't hold all whole numbers so large."""
+    """Hands on to a `dist`, and notes floats that can't hold all whole numbers so large, and that hold none."""
 
     def __init__(self, dist: Any, rounded: list[str]) -> None:
         self._dist = dist
@@ -272,6 +295,8 @@ class _Exact:
         if largest > exact:
             kind = str(tensor.dtype).removeprefix("torch.")
             self._rounded.append(f"{what} is given {largest:.0f} as {kind}, which can't hold {exact + 1:.0f}")
+        elif odd := [number for number in tensor.flatten().tolist() if not number.is_integer()]:
+            self._rounded.append(f"{what} is given {odd[0]}, {BROKEN}")
 
 
 def _fault_of_counts(answer: Any) -> str:
@@ -280,31 +305,39 @@ def _fault_of_counts(answer: Any) -> str:
 
 
 def _fault_of_rounding(answer: Any) -> str:
-    """Right on 2**24 + 1 images of each rank, and wrong on two."""
+    """Right on 2**24 + 1 images of each rank, and wrong on 48, in one batch with the last right one."""
     count, batch = LARGE
-    rows = [(batch, 0)] * count + [(1, 0), (1, 1), (1, 1)]
+    mixed = torch.ones(MIXED, dtype=torch.int64)
+    mixed[0] = 0
+    rows = [*([torch.tensor([0]).expand(batch)] * count), mixed]
     rounded: list[str] = []
 
     def rank(dist: Any) -> Any:
         exact = _Exact(dist, rounded)
-        return answer(Wrapper(_Decided(), exact), Loader(rows, _alike), exact)
+        return answer(Wrapper(_Decided(), exact), Loader(rows, _labelled), exact)
 
-    where = f"on 2 ranks with {count * batch + 3} images each"
+    where = f"on 2 ranks with {count * batch + MIXED} images each"
     scores = _scores(rank, 2, where)
     if isinstance(scores, str):
         return scores
     if rounded:
-        return Fault(f"{where}: {rounded[0]}.", known_by="rounded on the way")
-    due = (count * batch + 1) / (count * batch + 3)
+        known = "no whole number" if BROKEN in rounded[0] else "rounded on the way"
+        return Fault(f"{where}: {rounded[0]}.", known_by=known)
+    due = (count * batch + 1) / (count * batch + MIXED)
     if abs(scores[0] - due) < 1e-6:
         return ""
     return f"{where}: {due:.7f} are right; you say {scores[0]:.7f}."
 
 
+def _labelled(labels: Tensor) -> LabelledBatch:
+    """Return an image for each label."""
+    return torch.zeros(1, 6).expand(len(labels), 6), labels
+
+
 def _alike(row: tuple[int, int]) -> LabelledBatch:
     """Return so many images with one label."""
     size, label = row
-    return torch.zeros(1, 6).expand(size, 6), torch.tensor([label]).expand(size)
+    return _labelled(torch.tensor([label]).expand(size))
 
 
 def _fault_of_growing(answer: Any) -> str:

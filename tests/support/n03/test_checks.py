@@ -277,6 +277,17 @@ def refused_when_listed(self):
     return Written.__iter__(self)
 
 
+def refused_next_door(self, dataset, num_replicas, rank, *others, **named):
+    if rank in (-1, num_replicas):
+        raise ValueError("no such rank")
+    Written.__init__(self, dataset, num_replicas, rank % num_replicas, *others, **named)
+
+
+def divided_by_its_length(self):
+    order = [*Written.__iter__(self)]
+    return iter((order * -(-len(self) // len(order)))[: len(self)])
+
+
 def asserted(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=False):
     assert rank in range(num_replicas)
     Written.__init__(self, dataset, num_replicas, rank, shuffle, seed, drop_last)
@@ -308,6 +319,8 @@ FOLLOWS = "A pass that has begun follows a later set_epoch"
         (dict(__iter__=seeds_numpy), "NumPy's are not"),
         (dict(__init__=open_to_all, __iter__=refused_when_listed), "refused too late"),
         (dict(__init__=asserted), "refused by AssertionError, which is no ValueError"),
+        (dict(__init__=refused_next_door), "expected 4 refused, got 4 taken"),
+        (dict(__iter__=divided_by_its_length), "size = 0, num_replicas = 3"),
     ],
 )
 def test_a_sampler_that_goes_wrong_late_or_for_others_is_refused_and_told_where(methods, said):

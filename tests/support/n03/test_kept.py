@@ -1,5 +1,7 @@
 """What answers of notebook 03 keep from an earlier call, or have for small cases only, and how a refusal is told."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -46,6 +48,37 @@ def test_few_samples_on_very_many_ranks_are_asked_for():
     verdict = n03.check_share(padded_with(9))
     assert "world_size = 64, rank = 32" in verdict.message, verdict
     assert "of 1 index each of 64 ranks gets 1, rank 32 [10]; you give 0: []" in verdict.message
+
+
+def times_as_often_as_needed(order, world_size, rank, drop_last=False):
+    """Asks how often the order goes into the total: no samples at all go into nothing."""
+    total = world_size * (len(order) // world_size if drop_last else -(-len(order) // world_size))
+    return (order * -(-total // len(order)))[:total][rank::world_size]
+
+
+def with_whole_rows(order, world_size, rank, drop_last=False):
+    """Drops each row that has something false in it."""
+    if not drop_last:
+        return share(order, world_size, rank)
+    return [row[rank] for row in itertools.zip_longest(*[iter(order)] * world_size) if all(row)]
+
+
+def dealt_by_hand(order, world_size, rank, drop_last=False):
+    """Right, in time that grows with the square of the ranks."""
+    hands = [order[number::world_size] for number in range(world_size)]
+    if drop_last:
+        return hands[rank][: len(hands[-1])]
+    turn = len(order)
+    while any(len(hand) < len(hands[0]) for hand in hands):
+        hands[turn % world_size].append(order[turn % len(order)])
+        turn += 1
+    return hands[rank]
+
+
+def test_no_samples_are_samples_and_index_0_is_an_index():
+    assert "order = []" in n03.check_share(times_as_often_as_needed).message
+    assert not n03.check_share(with_whole_rows)
+    assert n03.check_share(dealt_by_hand)
 
 
 def test_a_share_that_is_too_long_is_not_told_of_another_mistake_with_as_many():

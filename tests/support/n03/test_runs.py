@@ -37,12 +37,22 @@ def test_each_statement_of_torchs_class_is_retold_and_none_is_left_out():
 
 
 def test_torch_itself_would_stop_a_rank_that_does_not_exist_where_it_is_not_refused_and_the_words_say_so():
-    for size, world_size, rank, stopped in ((10, 3, 3, True), (10, 3, -1, True), (3, 8, -1, False), (3, 8, 8, True)):
+    for size, world_size, rank, stopped in (
+        (10, 3, 3, True),
+        (10, 3, -1, True),
+        (3, 8, -1, False),
+        (3, 8, 8, True),
+        (0, 3, 3, False),
+    ):
         sampler = TorchSampler(range(size), world_size, 0)
         sampler.rank = rank
         with pytest.raises(AssertionError, match="num_samples") if stopped else nullcontext():
             list(sampler)
-    assert "the first pass would stop, at its last check, unless" in annotated.WORDS["rank < 0"]
+    assert (
+        "rank W would stop in its first pass, at the last check, if it had a share at all"
+        in annotated.WORDS["rank < 0"]
+    )
+    assert "rank −1 only if a share is more than one sample" in annotated.WORDS["rank < 0"]
 
 
 def test_a_statement_that_torch_has_added_since_is_found_and_the_installed_class_is_the_stored_one():

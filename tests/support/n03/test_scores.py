@@ -123,7 +123,9 @@ def test_counts_are_not_rounded_on_their_way(gathered):
 
 @pytest.mark.costly
 def test_each_buffer_decides_and_a_count_that_runs_over_or_stops_growing_is_noticed():
-    assert n03.check_score(with_buffers_like("running"))  # the third counts batches: no answer depends on it
+    message = n03.check_score(with_buffers_like("running")).message
+    assert "a model that adds a buffer of its own to its output" in message
+    assert "A buffer beside the running averages is not rank 0's" in message
     assert "the running variances are not" in n03.check_score(with_buffers_like("mean")).message
     assert not n03.check_score(with_buffers_like("var"))
     for kind in (torch.uint8, torch.int16):
@@ -135,7 +137,7 @@ def test_each_buffer_decides_and_a_count_that_runs_over_or_stops_growing_is_noti
         assert n03.check_score(with_all_buffers(counted_as(kind)))
 
 
-def with_count(count):
+def with_count(count, kind=torch.int64):
     """Makes rank 0's buffers everybody's, and counts as `count(model, loader)` does: hits and images."""
 
     def score(ddp, loader, dist):
@@ -143,11 +145,35 @@ def with_count(count):
             dist.broadcast(buffer, 0)
         ddp.eval()
         with torch.no_grad():
-            counts = torch.tensor(count(ddp.module, loader), dtype=torch.int64)
+            counts = torch.tensor(count(ddp.module, loader), dtype=kind)
         dist.all_reduce(counts)
-        return int(counts[0]) / int(counts[1])
+        return float(counts[0]) / float(counts[1])
 
     return score
+
+
+def shares_times_lengths(model, loader):
+    """A share is rounded: 1/3 of 3 images is not 1."""
+    each = [((model(x).argmax(1) == y).float().mean().item() * len(y), len(y)) for x, y in loader]
+    return [sum(hits for hits, _ in each), sum(images for _, images in each)]
+
+
+def test_a_count_that_is_no_whole_number_is_refused():
+    verdict = n03.check_score(with_count(shares_times_lengths, torch.float64))
+    assert "Your counts are no whole numbers" in verdict.message, verdict
+
+
+@pytest.mark.costly
+def test_whatever_state_training_has_left_the_wrapper_in_the_buffers_are_sent():
+    def sent_while_training(ddp, loader, dist):
+        if ddp.training:
+            for buffer in ddp.module.buffers():
+                dist.broadcast(buffer, 0)
+        return counted_as(torch.int64)(ddp, loader, dist)
+
+    verdict = n03.check_score(sent_while_training)
+    assert "left in eval()" in verdict.message
+    assert "beside the running averages" not in verdict.message
 
 
 def image_by_image(model, loader):

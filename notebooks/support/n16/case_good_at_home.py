@@ -13,6 +13,7 @@ from lib.text import plural
 from support.kit.mistakes import edited
 from support.n16.casebook import case, unfinished, with_evidence
 from support.n16.rank import Stand
+from support.n16.series import by_lines_of
 from support.n16.warm import on_ranks
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type, type-arg, var-annotated"
@@ -107,7 +108,8 @@ def fault_of_4(job: Callable[..., Any]) -> str:
             f"{epochs - 1}"
         )
         given = {"rows": rows, "epochs": epochs, "first_epoch": first, "workers": workers}
-        stands = on_ranks(with_reads_noted, world, given, named, ReadsNoted)
+        found = on_ranks(with_reads_noted, world, given, named, ReadsNoted)
+        stands = [by_lines_of(named, stand) for stand in found]
         said = unfinished(where, stands) or _fault_of_views(
             where, stands, rows, range(first, epochs), workers
         )

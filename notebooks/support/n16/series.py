@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from support.n16.rank import Stand
-from support.n16.warm import on_ranks
+from support.n16.warm import on_ranks, text_of
 
 # ruff: noqa: D103
 
@@ -34,7 +35,7 @@ def ends_of_trials(
 ) -> list[list[Stand]]:
     """Return for each trial how each rank has ended; the list stops behind the first that not all ranks end well.
 
-    definitions: functions and classes that the job's text uses.
+    definitions: functions and classes that the job's text uses; the reader's own job is the first.
     """
     given = {"name": job.__code__.co_name, "trials": list(trials), "begun": BEGUN}
     # The job stands first, so that a line has the number that it has in its cell.
@@ -45,7 +46,14 @@ def ends_of_trials(
     failed = max(0, min(begun) - 1)
     ended = ends_of_trials(job, world_size, trials[:failed], *definitions) if failed else []
     last = [_of_trial(stand, began > failed + 1) for stand, began in zip(stands, begun, strict=True)]
-    return [*ended, last]
+    return [*ended, [by_lines_of((*definitions, job)[0], stand) for stand in last]]
+
+
+def by_lines_of(job: Callable[..., Any], stand: Stand) -> Stand:
+    """Return it without lines behind those of the job, which stands first: what counts for us no reader has written."""
+    lines = len(text_of(job).splitlines())
+    own = tuple(line for line in stand.where if line[0] <= lines)
+    return replace(stand, where=own or stand.where)
 
 
 def _of_trial(stand: Stand, has_gone_on: bool) -> Stand:

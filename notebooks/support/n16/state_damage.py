@@ -10,7 +10,7 @@ from typing import Any
 
 from support.kit.judged import Fault
 from support.kit.raised import named
-from support.n16.state_runs import MORE, Training, equal, go_on, new_run, same_state, saved
+from support.n16.state_runs import MORE, OTHER_MORE, Training, equal, go_on, new_run, same_state, saved
 
 
 def fault_of_damage(write: Any, read: Any, path: Path) -> str:
@@ -70,14 +70,14 @@ def fault_of_another_file(write: Any, read: Any, path: Path) -> str:
     content = path.read_bytes()
     newer = new_run(9)
     go_on(newer, range(4))
-    saved(write, path, newer)
+    saved(write, path, newer, OTHER_MORE)
     begun = path.read_bytes()
     path.write_bytes(content)
     run = new_run(7)
     go_on(run, range(2, 5))
     put_back = "an older file is put back at path, and load"
     try:
-        read(path, *run)
+        found = read(path, *run)
     except Exception as error:
         return f"{put_back} raises {named(error)}.".replace(f"{path.parent}{os.sep}", "")
     if equal(run[0], newer[0]):
@@ -85,6 +85,7 @@ def fault_of_another_file(write: Any, read: Any, path: Path) -> str:
     wrong = {
         "weights": not equal(run[0], older[0]),
         "optimizer": not same_state(run[1].state_dict(), older[1].state_dict()),
+        "return value": found != MORE,
     }
     for part in (each for each, is_wrong in wrong.items() if is_wrong):
         return f"{put_back}, into a run that has trained already, gives another state than it holds: {part}."

@@ -14,6 +14,7 @@ from support.n16 import (
     case_three_cuts,
     case_three_sevenths,
 )
+from support.n16.counted import with_largest_noted
 from support.n16.series import ends_of_trials
 from tests.sizes import size
 from tests.support.n16.test_casebook import NAME, stored, tree
@@ -31,6 +32,7 @@ CASES = {
 RIGHT = {number: getattr(case, f"job_{number}") for number, case in CASES.items()}
 SICK = {number: getattr(case, f"sick_{number}")() for number, case in CASES.items() if number != 9}
 CHECKS = {number: getattr(case, f"check_job_{number}") for number, case in CASES.items()}
+WORLDS_5 = case_smaller_card.TRIALS
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -143,6 +145,21 @@ def test_another_repair_is_right(repair):
     assert verdict, verdict.message
 
 
+def test_each_rank_has_a_text_where_rounding_up_leaves_one_without(monkeypatch):
+    monkeypatch.setattr(case_smaller_card, "TRIALS", WORLDS_5)
+    share = "-(-len(texts) // world)"
+    job = edited(
+        RIGHT[5],
+        ("texts[rank::world]", f"texts[rank * {share} : (rank + 1) * {share}]"),
+        (
+            "        dist.all_reduce(weight.grad)\n",
+            "        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad\n"
+            "        dist.all_reduce(weight.grad)\n",
+        ),
+    )
+    assert "rank 2 computes no token" in CHECKS[5](job, CHECKS[5].reference[1]).message
+
+
 @pytest.mark.parametrize("number", CASES)
 def test_what_returns_something_else_is_told_so(number):
     def job(dist, *given, **named):
@@ -173,6 +190,18 @@ def test_a_trial_that_hangs_is_told_by_its_own_lines_and_who_has_ended_it_has_en
     assert [stand.told for stand in stands[1]] == [
         "has ended",
         "stands (line 3: `dist.recv(torch.zeros(1), 1 - waits)`)",
+    ]
+
+
+def test_a_rank_that_waits_in_what_counts_for_us_is_told_by_the_line_that_called_it():
+    def job(dist, waits):
+        if dist.get_rank() == waits:
+            dist.all_reduce(torch.zeros(()), dist.ReduceOp.MAX)
+
+    stands = ends_of_trials(with_largest_noted, 2, [{"name": "job", "waits": 0}], job)
+    assert [stand.told for stand in stands[0]] == [
+        "stands (line 3: `dist.all_reduce(torch.zeros(()), dist.ReduceOp.MAX)`)",
+        "has ended",
     ]
 
 

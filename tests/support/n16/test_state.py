@@ -295,6 +295,8 @@ WHOLE_BESIDE = (
             content = found[4:]
     state = """,
 )
+MORE_IN_MEMORY = (REPLACED, f"{REPLACED}\n    save.more = more")
+MORE_FROM_MEMORY = ('return state["more"]', 'return getattr(save, "more", state["more"])')
 KEPT_IF_THERE = ("    optimizer.load", "    if not optimizer.state:\n        optimizer.load")
 
 
@@ -302,6 +304,7 @@ KEPT_IF_THERE = ("    optimizer.load", "    if not optimizer.state:\n        opt
     (SAVED_TWICE, FROM_THE_OLD, "save twice, cut off the file at path, and load raises no error"),
     (IN_MEMORY, FROM_MEMORY, "an older file is put back at path, and load gives the newer state"),
     ((REPLACED, REPLACED), WHOLE_BESIDE, "a whole file of another state beside the whole one at path, and load gives"),
+    (MORE_IN_MEMORY, MORE_FROM_MEMORY, "gives another state than it holds: return value"),
     ((REPLACED, REPLACED), KEPT_IF_THERE, "gives another state than it holds: optimizer"),
 ])  # fmt: skip
 def test_what_stands_at_path_is_loaded_and_nothing_else(kept, taken, told):

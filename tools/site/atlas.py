@@ -49,6 +49,8 @@ REST = "all of them in the notebook"
 #: Where a page says which slider went back to its start.
 BACK = '<p class="atlas-back" role="status"></p>'
 PROCESSES = 2
+#: Frames of a process: if all their words differ, no figure after them is looked for among those before.
+TRIED = 24
 
 #: Text as paths needs no font on the reader's machine; without the salt and with dates, no two files would be equal.
 SVG: Any = {**STYLE, "svg.fonttype": "path", "svg.hashsalt": "atlas"}
@@ -181,6 +183,7 @@ def stops_of(
 
 
 _drawing: list[Explorer] = []  # what the processes draw: it reaches them by fork, which pickles nothing
+_told: list[str] = []  # the words of the frames that this process has drawn of it
 
 
 def drawn(values: Mapping[str, Any], folder: Path) -> tuple[str, str, int]:
@@ -189,14 +192,21 @@ def drawn(values: Mapping[str, Any], folder: Path) -> tuple[str, str, int]:
     A figure that was drawn before, here or in the other process, is neither laid out nor written again.
     """
     figure = _drawing[-1].draw(**values)
-    name = fingerprint(figure) or uuid.uuid4().hex
+    words = alt_text(figure)
+    _told.append(words)
+    name = (_may_be_known() and fingerprint(figure)) or uuid.uuid4().hex
     if not (folder / name).exists():
         with unmoved():
             text = svg(figure)
         beside = folder / f"{name}.{os.getpid()}"
         beside.write_text(text, encoding="utf-8")
         beside.replace(folder / name)
-    return name, alt_text(figure), shown_size(figure)[0]
+    return name, words, shown_size(figure)[0]
+
+
+def _may_be_known() -> bool:
+    """Tell whether it is worth a look if a figure was drawn before: the same figures have the same words."""
+    return len(_told) <= TRIED or len(set(_told)) < len(_told)
 
 
 def start_of(explorer: Explorer) -> tuple[str, str, int]:
@@ -212,6 +222,7 @@ def frames_of(explorer: Explorer, stops: Stops, processes: int = PROCESSES, near
     settings = settings_of(stops, near)
     pictures: dict[str, list[str]] = {}
     _drawing.append(explorer)
+    _told.clear()
     try:
         with tempfile.TemporaryDirectory() as folder, measured_once(), _seldom_collected():
             frames = _all_drawn(settings, Path(folder), processes)

@@ -1,4 +1,4 @@
-"""Sliders of which no text speaks leave their starts a few at a time, and a page says so and has all it offers."""
+"""Sliders that no text tells to move leave their starts a few at a time, and a page says so and has all it offers."""
 
 import itertools
 import math
@@ -22,9 +22,9 @@ def many(count, **others):
     return explore(draw, **sliders, **others)
 
 
-def near_of(explorer, spoken_of=(), whole=WHOLE):
+def near_of(explorer, ordered=(), whole=WHOLE):
     offered = {name: control.options for name, control in explorer.controls.items()}
-    return near_start(explorer, offered, spoken_of, whole), offered
+    return near_start(explorer, offered, ordered, whole), offered
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_as_many_sliders_leave_their_starts_as_frames_allow_and_two_at_least(cou
     assert max(moved) == (away or count) >= FEWEST_AWAY
 
 
-def test_what_a_text_speaks_of_goes_everywhere_and_so_does_what_is_no_slider():
+def test_what_a_text_tells_to_move_goes_everywhere_and_so_does_what_is_no_slider():
     explorer = many(5, way=choice(("a", "b"), "a", "way"), on=switch(False, "on"))
     near, offered = near_of(explorer, {"load", "pin"}, whole=50)
     assert near == Near({"copy": 3, "send": 1, "store": 2}, 2)

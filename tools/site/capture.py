@@ -111,7 +111,7 @@ def finish(
             stops = atlas.stops_of(explorer, limit, sample, asked, ordered)
             if sample is None and (lacking := lacking_settings(text, explorer, asked, stops)):
                 raise RuntimeError(f"{stem}: the text at cell {cell} names what its explorer lacks: {lacking}")
-            near = None if sample else near_start(explorer, stops, ordered | {*asked})
+            near = None if sample else near_start(explorer, stops, ordered)
             frames = atlas.frames_of(explorer, stops, near=near)
             stops = without_dead_stops(explorer, stops, frames.frames, asked)
             name = f"atlas-{stem[:2]}-{cell}-{number}"

@@ -1,7 +1,7 @@
 """Which combinations of its stops an explorer has on a page, where all of them would be too many frames.
 
 With six sliders of three stops each there are 729 combinations, and a reader who follows the text sees few of them. So
-sliders of which the text says nothing leave their starts a few at a time: two or three of them stand elsewhere at once.
+sliders that no text tells to move leave their starts a few at a time: two or three of them stand elsewhere at once.
 Who moves one more sees the one that was moved first go back, and the page says so: see static/atlas.js.
 """
 
@@ -17,7 +17,7 @@ from lib.show.explore import Explorer, Slider
 from tools.site.stops import Stops
 
 #: Combinations of an explorer up to which all sliders go everywhere.
-WHOLE = 250
+WHOLE = 200
 #: So many sliders always leave their starts together: what two of them do to one another is what a reader looks for.
 FEWEST_AWAY = 2
 
@@ -41,15 +41,16 @@ def settings_of(stops: Stops, near: Near | None = None) -> list[dict[str, Any]]:
     return [values for values in every if near is None or near.has(values)]
 
 
-def near_start(explorer: Explorer, stops: Stops, spoken_of: Collection[str], whole: int = WHOLE) -> Near | None:
-    """Return how far the sliders of which no text speaks may go; None where all may go everywhere.
+def near_start(explorer: Explorer, stops: Stops, ordered: Collection[str], whole: int = WHOLE) -> Near | None:
+    """Return how far the sliders may go that no text tells to move; None where all may go everywhere.
 
+    ordered: those that a text tells to move.
     As many may be away from their starts as make at most `whole` combinations, and two at least.
     """
     start = {
         name: control.value
         for name, control in explorer.controls.items()
-        if isinstance(control, Slider) and name not in spoken_of and len(stops[name]) > 1
+        if isinstance(control, Slider) and name not in ordered and len(stops[name]) > 1
     }
     others = math.prod(len(stops[name]) for name in stops if name not in start)
     moves = [len(stops[name]) - 1 for name in start]

@@ -14,6 +14,7 @@ from lib.show.explore import Explorer, choice, explore, steps, switch
 from lib.show.style import alt_text, describe, new_figure
 from tests.rooms import GUESSES
 from tools.site import atlas, guesses
+from tools.site.near import near_start
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -106,6 +107,35 @@ def test_every_setting_of_every_control_shows_what_python_draws_and_a_wrong_fram
     monkeypatch.setattr(atlas, "payload", lambda *given, real=atlas.payload: {**real(*given), "s": [0] * 12})
     offline.goto(write(tmp_path / "page.html", atlas.fragment(explorer, stops, frames, "one")))
     assert len(complaints(offline, explorer, stops)) == 2 * 11
+
+
+def test_a_slider_too_many_sends_back_the_one_that_was_moved_first_and_the_page_says_so(
+    tmp_path: Path, offline: Page
+) -> None:
+    names = ("load", "pin", "copy", "step")
+    controls = {name: steps((1, 2, 4), 2, f"{name} (ms)") for name in names}
+    explorer = explore(lambda **values: describe(new_figure(2, 1)[0], f"{values}"), **controls)
+    stops = explorer.grid()
+    near = near_start(explorer, stops, {"step"}, 1)
+    frames = atlas.frames_of(explorer, stops, 1, near)
+    offline.goto(write(tmp_path / "page.html", atlas.fragment(explorer, stops, frames, "one", near)))
+    back = offline.locator(".atlas-back")
+
+    def move(name: str, place: int, expected: tuple[int, ...], said: str) -> None:
+        offline.get_by_role("slider", name=f"{name} (ms)").fill(str(place))
+        alt = str(dict(zip(names, expected, strict=True)))
+        offline.get_by_role("img", name=alt, exact=True).wait_for()
+        assert back.inner_text() == said
+        shown = [each.inner_text() for each in offline.locator(".atlas-slider output").all()]
+        assert shown == [str(value) for value in expected]
+
+    move("copy", 2, (2, 2, 4, 2), "")
+    move("load", 0, (1, 2, 4, 2), "")
+    move("step", 0, (1, 2, 4, 1), "")
+    move("pin", 2, (1, 4, 2, 1), "copy (ms) is back at 2.")
+    move("load", 2, (4, 4, 2, 1), "")
+    move("copy", 0, (4, 2, 1, 1), "pin (ms) is back at 2.")
+    move("step", 2, (4, 2, 1, 4), "")
 
 
 @pytest.mark.parametrize("without", ["DecompressionStream", "scripts"])

@@ -81,6 +81,22 @@ def test_a_figure_that_two_settings_share_is_written_once(processes, monkeypatch
         assert {*texts} == {*atlas.cut(real(low(1, values["color"])))}
 
 
+@pytest.mark.parametrize(("alike", "looked_at"), [(False, atlas.TRIED), (True, atlas.TRIED + 6)])
+def test_figures_are_compared_only_while_two_of_them_have_the_same_words(alike, looked_at, monkeypatch):
+    asked = []
+    monkeypatch.setattr(atlas, "fingerprint", lambda figure: asked.append(figure) or "")
+    last = atlas.TRIED + 6
+    explorer = explore(
+        lambda count: describe(
+            new_figure(1, 1)[0], f"{count} of {last}" if count != 2 or not alike else f"1 of {last}"
+        ),
+        count=whole(1, last, 1, "n"),
+    )
+    frames = atlas.frames_of(explorer, atlas.stops_of(explorer), processes=1)
+    assert len(asked) == looked_at
+    assert len(frames.frames) == last
+
+
 def test_words_that_two_pictures_share_are_found_and_words_of_one_picture_for_two_settings_are_not():
     def payload_of(words):
         explorer = explore(lambda count: describe(draw(count), words(count)), count=whole(1, 3, 1, "bars"))

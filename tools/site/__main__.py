@@ -1,6 +1,6 @@
 """Build the course as a folder of pages that need no kernel and no network.
 
-make site              what lives in each notebook is run and drawn (20 to 30 CPU minutes once, then what has changed)
+make site              what lives in each notebook is run and drawn (20 to 25 CPU minutes once, then what has changed)
 make site NB=08        that of this notebook only, the others show their stored pictures
 make site PDF=1        and one PDF of it all, printed by chromium
 make site CHECK=1      and everything on it tried in chromium

@@ -13,7 +13,6 @@ import functools
 import gc
 import html
 import io
-import itertools
 import json
 import math
 import multiprocessing
@@ -39,13 +38,19 @@ from matplotlib.text import Text
 
 from lib.show.explore import Explorer, Slider, Switch
 from lib.show.style import STYLE, alt_text, png, shown_size
+from tools.site.asked import WORDS
 from tools.site.fingerprint import fingerprint
 from tools.site.named import Named
+from tools.site.near import Near, settings_of
 from tools.site.once import measured_once, unmoved
 from tools.site.stops import LIMIT, Stops, chosen_stops
 
 REST = "all of them in the notebook"
+#: Where a page says which slider went back to its start.
+BACK = '<p class="atlas-back" role="status"></p>'
 PROCESSES = 2
+#: Frames of a process: if all their words differ, no figure after them is looked for among those before.
+TRIED = 24
 
 #: Text as paths needs no font on the reader's machine; without the salt and with dates, no two files would be equal.
 SVG: Any = {**STYLE, "svg.fonttype": "path", "svg.hashsalt": "atlas"}
@@ -177,12 +182,8 @@ def stops_of(
     return stops
 
 
-def settings_of(stops: Stops) -> list[dict[str, Any]]:
-    """Return all combinations of stops; the last control changes fastest."""
-    return [dict(zip(stops, values, strict=True)) for values in itertools.product(*stops.values())]
-
-
 _drawing: list[Explorer] = []  # what the processes draw: it reaches them by fork, which pickles nothing
+_told: list[str] = []  # the words of the frames that this process has drawn of it
 
 
 def drawn(values: Mapping[str, Any], folder: Path) -> tuple[str, str, int]:
@@ -191,14 +192,21 @@ def drawn(values: Mapping[str, Any], folder: Path) -> tuple[str, str, int]:
     A figure that was drawn before, here or in the other process, is neither laid out nor written again.
     """
     figure = _drawing[-1].draw(**values)
-    name = fingerprint(figure) or uuid.uuid4().hex
+    words = alt_text(figure)
+    _told.append(words)
+    name = (_may_be_known() and fingerprint(figure)) or uuid.uuid4().hex
     if not (folder / name).exists():
         with unmoved():
             text = svg(figure)
         beside = folder / f"{name}.{os.getpid()}"
         beside.write_text(text, encoding="utf-8")
         beside.replace(folder / name)
-    return name, alt_text(figure), shown_size(figure)[0]
+    return name, words, shown_size(figure)[0]
+
+
+def _may_be_known() -> bool:
+    """Tell whether it is worth a look if a figure was drawn before: the same figures have the same words."""
+    return len(_told) <= TRIED or len(set(_told)) < len(_told)
 
 
 def start_of(explorer: Explorer) -> tuple[str, str, int]:
@@ -208,12 +216,13 @@ def start_of(explorer: Explorer) -> tuple[str, str, int]:
         return svg(figure), alt_text(figure), shown_size(figure)[0]
 
 
-def frames_of(explorer: Explorer, stops: Stops, processes: int = PROCESSES) -> Atlas:
-    """Return an atlas with a frame for all combinations of stops. Raises what `draw` raises."""
+def frames_of(explorer: Explorer, stops: Stops, processes: int = PROCESSES, near: Near | None = None) -> Atlas:
+    """Return an atlas with a frame for each setting that a page has. Raises what `draw` raises."""
     atlas = Atlas()
-    settings = settings_of(stops)
+    settings = settings_of(stops, near)
     pictures: dict[str, list[str]] = {}
     _drawing.append(explorer)
+    _told.clear()
     try:
         with tempfile.TemporaryDirectory() as folder, measured_once(), _seldom_collected():
             frames = _all_drawn(settings, Path(folder), processes)
@@ -266,12 +275,14 @@ def _seldom_collected() -> Iterator[None]:
 def payload(explorer: Explorer, stops: Stops, atlas: Atlas) -> dict[str, Any]:
     """Return what the page unpacks. t: elements, f: frames [runs of elements, words, width], s: the frame of a setting.
 
-    A run is the number of its first element and how many follow one another: the same picture is one frame.
+    A run is the number of its first element and how many follow one another: the same picture is one frame. A setting
+    that the page does not have is -1.
     """
     texts = list(atlas.elements)
     elements: dict[int, int] = {}
     frames: dict[Frame, int] = {}
-    places = [frames.setdefault(atlas.frames[repr(values)], len(frames)) for values in settings_of(stops)]
+    drawn = [atlas.frames.get(repr(values)) for values in settings_of(stops)]
+    places = [-1 if frame is None else frames.setdefault(frame, len(frames)) for frame in drawn]
     packed = []
     for frame in frames:
         numbers = [elements.setdefault(number, len(elements)) for number in frame.elements]
@@ -309,8 +320,15 @@ def unpacked(text: str) -> Any:
     return json.loads(zlib.decompress(base64.b64decode(text), 31))
 
 
-def fragment(explorer: Explorer, stops: Stops, atlas: Atlas, name: str) -> str:
+def shown_settings(stops: Stops, atlas: Atlas) -> int:
+    """Return how many of the combinations of stops the page has."""
+    return sum(repr(values) in atlas.frames for values in settings_of(stops))
+
+
+def fragment(explorer: Explorer, stops: Stops, atlas: Atlas, name: str, near: Near | None = None) -> str:
     """Return the HTML of one explorer. name: its own on the page, for the ids of its controls.
+
+    near: the sliders that leave their starts a few at a time only.
 
     Without a script it is the still first frame, and its controls are hidden.
     """
@@ -318,9 +336,16 @@ def fragment(explorer: Explorer, stops: Stops, atlas: Atlas, name: str) -> str:
     words = html.escape(alt_text(start))
     width, height = shown_size(start)
     total = math.prod(len(control.options) for control in explorer.controls.values())
-    here = math.prod(map(len, stops.values()))
+    here = shown_settings(stops, atlas)
+    if here == math.prod(map(len, stops.values())):
+        near = None
     said = f"All {total:,} settings." if here == total else f"Here {here:,} of {total:,} settings; {REST}."
-    controls = "".join(_control(f"{name}-{each}", control, stops[each]) for each, control in explorer.controls.items())
+    bound = near.start if near else {}
+    controls = "".join(
+        _control(f"{name}-{each}", control, stops[each], each in bound) for each, control in explorer.controls.items()
+    )
+    if near:
+        said += _few_at_once(near, [explorer.controls[each].label for each in bound if len(stops[each]) > 1])
     return (
         f'<figure class="atlas" id="{name}" data-settings="{here}">'
         f'<div class="atlas-controls" role="group" aria-label="Controls of the figure" hidden>{controls}</div>'
@@ -328,11 +353,20 @@ def fragment(explorer: Explorer, stops: Stops, atlas: Atlas, name: str) -> str:
         f'src="data:image/png;base64,{base64.b64encode(png(start)).decode()}">'
         f'<p class="atlas-words" aria-live="polite"></p>'
         f'<figcaption class="atlas-count">{said}</figcaption>'
+        f"{BACK if near else ''}"
         f'<script type="application/x-atlas">{packed(payload(explorer, stops, atlas))}</script></figure>'
     )
 
 
-def _control(name: str, control: Any, stops: Sequence[Any]) -> str:
+def _few_at_once(near: Near, labels: Sequence[str]) -> str:
+    """Return what a page says of the sliders of which it has few together."""
+    listed = f"{', '.join(labels[:-1])} and {labels[-1]}"
+    return (
+        f" Of {html.escape(listed)}, {WORDS[near.away - 2]} leave their start together: move one more, and one returns."
+    )
+
+
+def _control(name: str, control: Any, stops: Sequence[Any], bound: bool = False) -> str:
     label = html.escape(control.label)
     place = list(stops).index(control.value)
     still = " disabled" if len(stops) < 2 else ""
@@ -342,7 +376,7 @@ def _control(name: str, control: Any, stops: Sequence[Any]) -> str:
     said = [html.escape(str(stop)) for stop in stops]
     if isinstance(control, Slider):
         told = html.escape(json.dumps([str(stop) for stop in stops], ensure_ascii=False))
-        ends = f'min="0" max="{len(stops) - 1}" step="1" value="{place}"'
+        ends = f'min="0" max="{len(stops) - 1}" step="1" value="{place}"{" data-near" * bound}'
         return (
             f'<label class="atlas-slider"><span>{label}</span> <input type="range" id="{name}" data-stops="{told}" '
             f'{ends} aria-label="{label}" aria-valuetext="{said[place]}"{still}> '

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from lib.show.style import alt_text
 from tools.site import atlas
 from tools.site.guesses import predictions
 from tools.site.named import Named, impossible, missing, named_settings, ordered_sliders
+from tools.site.near import near_start
 from tools.site.stops import Stops, without_dead_stops
 
 #: The explorers that each cell showed, with the picture that stands in its outputs and its words.
@@ -107,14 +107,16 @@ def finish(
                 )
             text = texts.get(cell, "")
             asked = named_settings(text, explorer)
-            stops = atlas.stops_of(explorer, limit, sample, asked, ordered_sliders(text, explorer))
+            ordered = ordered_sliders(text, explorer)
+            stops = atlas.stops_of(explorer, limit, sample, asked, ordered)
             if sample is None and (lacking := lacking_settings(text, explorer, asked, stops)):
                 raise RuntimeError(f"{stem}: the text at cell {cell} names what its explorer lacks: {lacking}")
-            frames = atlas.frames_of(explorer, stops)
+            near = None if sample else near_start(explorer, stops, ordered)
+            frames = atlas.frames_of(explorer, stops, near=near)
             stops = without_dead_stops(explorer, stops, frames.frames, asked)
             name = f"atlas-{stem[:2]}-{cell}-{number}"
-            fragments.setdefault(cell, []).append(atlas.fragment(explorer, stops, frames, name))
-            settings += math.prod(map(len, stops.values()))
+            fragments.setdefault(cell, []).append(atlas.fragment(explorer, stops, frames, name, near))
+            settings += atlas.shown_settings(stops, frames)
             absent = missing(asked, explorer.grid(limit))
             kept += [f"{explorer.controls[control].label} {options}" for control, options in absent.items()]
     found = {"atlases": fragments, "guesses": guesses, "settings": settings, "kept": kept, "words": words_shown}

@@ -27,14 +27,14 @@ from lib.show.style import alt_text
 
 Stops = dict[str, tuple[Any, ...]]
 #: Settings of an explorer that are drawn whole; with more, its sliders are thinned.
-LIMIT = 200
+LIMIT = 100
 #: Stops of a slider: at least so many, where it has them, and where the text speaks of it.
 FEWEST = 3
 FEWEST_NAMED = 6
 #: Drawings of an explorer from which its stops are chosen.
 DRAWINGS = 40
 #: An explorer whose text speaks of many sliders may have so many times as many settings as others.
-MORE = 2
+MORE = 4
 
 
 def chosen_stops(
@@ -154,22 +154,22 @@ def without_dead_stops(
 ) -> Stops:
     """Return the stops without those at which nothing changes beside a neighbour, whatever the others stand at.
 
-    frames: the frame of each combination, by repr. The start and what the text names stay.
+    frames: the frame of each combination that is drawn, by repr. The start and what the text names stay.
     """
     alive = dict(stops)
     for name, control in explorer.controls.items():
         if not isinstance(control, Slider):
             continue
         always = {control.value, *named.get(name, ())}
-        rest = list(itertools.product(*(alive[other] for other in alive if other != name)))
         others = [other for other in alive if other != name]
+        rest = list(itertools.product(*(alive[other] for other in others)))
         columns = {}
         for stop in alive[name]:
             settings = [{**dict(zip(others, values, strict=True)), name: stop} for values in rest]
-            columns[stop] = [frames[repr({each: values[each] for each in stops})] for values in settings]
+            columns[stop] = [frames.get(repr({each: values[each] for each in stops})) for values in settings]
         kept: list[Any] = []
         for stop in alive[name]:
-            if kept and columns[kept[-1]] == columns[stop]:
+            if kept and _alike(columns[kept[-1]], columns[stop]):
                 if stop not in always:
                     continue
                 if kept[-1] not in always:
@@ -177,3 +177,8 @@ def without_dead_stops(
             kept.append(stop)
         alive[name] = tuple(kept)
     return alive
+
+
+def _alike(one: Sequence[object], other: Sequence[object]) -> bool:
+    """Say whether frames are the same wherever both are drawn."""
+    return all(mine == its for mine, its in zip(one, other, strict=True) if mine is not None and its is not None)

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from lib.show import style
 from lib.show.charts import beside
 from lib.show.explore import steps, switch, whole
-from lib.show.lanes import bar, idle, lane_rows
+from lib.show.lanes import idle, lane_bars, lane_rows
 from lib.show.sheet import arrow, box
 from lib.show.style import BLUE, GREEN, GREY, GRID, INK, MUTED, ORANGE, PAPER, TRACK, color_of, headline
 from lib.text import plural
@@ -111,13 +111,19 @@ def _turns(trace: Trace) -> str:
 def _draw_lanes(axes: Axes, trace: Trace, end: float) -> None:
     """Draw every lane, the batches numbered; dotted is the time in which the trainer waits."""
     for row, lane in enumerate(trace.lanes):
-        for span in trace.only(lane=lane):
-            if span.kind == "wait":
-                idle(axes, row, [(span.start, span.duration)])
-                continue
-            number = span.label.rpartition(" ")[2]
-            fits = span.duration * 560 > 8 * len(number) * end  # the lane is 560 points wide, a digit 8
-            bar(axes, row, span.start, span.duration, color_of(span.kind), number if fits else "")
+        spans = trace.only(lane=lane).spans
+        waits = [(span.start, span.duration) for span in spans if span.kind == "wait"]
+        busy = [span for span in spans if span.kind != "wait"]
+        if waits:
+            idle(axes, row, waits)
+        places = [(span.start, span.duration) for span in busy]
+        numbers = [span.label.rpartition(" ")[2] for span in busy]
+        # the lane is 560 points wide, a digit 8
+        texts = [
+            number if span.duration * 560 > 8 * len(number) * end else ""
+            for span, number in zip(busy, numbers, strict=True)
+        ]
+        lane_bars(axes, row, places, [color_of(span.kind) for span in busy], texts)
     lane_rows(axes, trace.lanes, 0, end, track=True)
 
 

@@ -69,6 +69,10 @@
     return input.tagName === "SELECT" ? input.options.length : Number(input.max) + 1;
   }
 
+  function stop(input) {
+    return JSON.parse(input.dataset.stops)[place(input)];
+  }
+
   function begin(figure) {
     const inputs = [...figure.querySelectorAll(".atlas-controls input, .atlas-controls select")];
     const picture = figure.querySelector(".atlas-picture");
@@ -78,6 +82,8 @@
     const finding = Object.assign(document.createElement("p"), { className: "atlas-finding", hidden: true });
     picture.before(finding, stage);
     stage.append(picture);
+    const back = figure.querySelector(".atlas-back");
+    const moves = [...inputs]; // the last one moved stands last
     let shapes = [];
     let data = null, opened = null, addresses = [], timer = 0, shown = -1;
 
@@ -117,15 +123,33 @@
     // Where an input is, in the words of its options: a screen reader says them in place of a number.
     function tell(input) {
       if (input.type !== "range") return;
-      const stop = JSON.parse(input.dataset.stops)[place(input)];
-      input.setAttribute("aria-valuetext", stop);
-      input.parentElement.querySelector("output").textContent = stop;
+      input.setAttribute("aria-valuetext", stop(input));
+      input.parentElement.querySelector("output").textContent = stop(input);
+    }
+
+    // The number of the frame where the inputs are; -1 where the page has none.
+    function chosen() {
+      let setting = 0;
+      for (const input of inputs) setting = setting * places(input) + (input.disabled ? 0 : place(input));
+      return data.s[setting];
+    }
+
+    // Some sliders leave their start a few at a time: those moved longest ago go back until there is a frame.
+    function makeRoom() {
+      const returned = [];
+      for (const input of moves.slice(0, -1)) {
+        if (chosen() >= 0) break;
+        if (!("near" in input.dataset) || input.value === input.defaultValue) continue;
+        input.value = input.defaultValue;
+        tell(input);
+        returned.push(`${input.getAttribute("aria-label")} is back at ${stop(input)}.`);
+      }
+      if (back) back.textContent = returned.join(" ");
     }
 
     function show() {
-      let setting = 0;
-      for (const input of inputs) setting = setting * places(input) + (input.disabled ? 0 : place(input));
-      const number = data.s[setting];
+      makeRoom();
+      const number = chosen();
       if (number === shown) return;
       shown = number;
       const [, alt, width] = data.f[number];
@@ -153,6 +177,7 @@
 
     async function moved(input) {
       tell(input);
+      moves.push(...moves.splice(moves.indexOf(input), 1));
       try {
         await open();
         show();

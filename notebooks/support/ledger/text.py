@@ -105,9 +105,12 @@ def half_is_padding(batch: int = 32, half: float = 0.5) -> Observation:
     "Batches of roughly the same length keep padding small.",
     slack=1.0,
 )
-def same_length_small_padding(batch: int = 32, pool: int = 16, small: float = 0.15) -> Observation:
+def same_length_small_padding(batch: int = 32, pool: int = 16, small: float = 0.25) -> Observation:
     """Sort within pools of batches, as group_by_length does with pools of 50 batches at most."""
     lengths = sentence_words()
     padding = 1 - sum(lengths) / places(lengths, batch, pool)
-    saw = f"With pools of {pool} batches of {batch}, {format_share(padding)} of the places are padding."
+    saw = (
+        f"With pools of {pool} batches of {batch}, {format_share(padding)} of the places are padding. "
+        f"We call up to {format_share(small)} small."
+    )
     return Observation(saw, {f"pools have {pool} batches": padding <= small}, {"padding": padding})

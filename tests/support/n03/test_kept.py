@@ -78,6 +78,10 @@ def dealt_by_hand(order, world_size, rank, drop_last=False):
 def test_no_samples_are_samples_and_index_0_is_an_index():
     assert "order = []" in n03.check_share(times_as_often_as_needed).message
     assert not n03.check_share(with_whole_rows)
+
+
+@pytest.mark.costly
+def test_a_share_may_take_turns_for_every_rank_of_a_very_large_world():
     assert n03.check_share(dealt_by_hand)
 
 

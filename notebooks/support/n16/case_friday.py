@@ -90,7 +90,7 @@ def fault_of_1(job: Callable[..., Any]) -> str:
             unfinished(where, stands)
             or _fault_of_what_is_returned(where, stands)
             or _fault_of_rows(where, stands, count, batch_size, epochs)
-            or _fault_of_model(where, stands, data, batch_size, epochs)
+            or _fault_of_model(where, stands, data, epochs)
         )
         if said:
             return with_evidence(said, stands)
@@ -100,8 +100,12 @@ def fault_of_1(job: Callable[..., Any]) -> str:
 def _fault_of_what_is_returned(where: str, stands: list[Stand]) -> str:
     first = stands[0].value
     for value in (stand.value for stand in stands):
-        if not isinstance(value, dict) or not {"seen", "model"} <= value.keys():
+        whole = isinstance(value, dict) and {"seen", "model"} <= value.keys()
+        if not whole or not isinstance(value["model"], dict):
             return f'{where} the job returned {value!r}; leave its last line, {{"seen": …, "model": …}}, as it was.'
+        for _, batch in value["seen"]:
+            if not isinstance(batch, list):
+                return f"{where} a batch in seen is a {type(batch).__name__}; it was a list of row numbers."
         for name, mine in value["model"].items():
             if not torch.allclose(mine, first["model"][name], rtol=0, atol=1e-12):
                 return f"{where} the ranks end with different models: their {name} is not the same."
@@ -135,9 +139,7 @@ def _rows_of(stand: Stand, epoch: int) -> list[int]:
     return [row for at, batch in stand.value["seen"] if at == epoch for row in batch]
 
 
-def _fault_of_model(
-    where: str, stands: list[Stand], data: dict[str, Tensor], batch_size: int, epochs: int
-) -> str:
+def _fault_of_model(where: str, stands: list[Stand], data: dict[str, Tensor], epochs: int) -> str:
     """Train one process on the batches that the ranks have seen; there is more than one mean that it may take."""
     steps = []
     for epoch in range(epochs):
@@ -146,7 +148,7 @@ def _fault_of_model(
     found = stands[0].value["model"]
     apart = min(
         max((found[name] - due).abs().max().item() for name, due in replayed(data, steps, shares).items())
-        for shares in _means(len(stands), batch_size)
+        for shares in _means(len(stands))
     )
     if apart < 1e-9:
         return ""
@@ -156,13 +158,12 @@ def _fault_of_model(
     )
 
 
-def _means(world: int, batch_size: int) -> list[Callable[[list[int]], list[float]]]:
+def _means(world: int) -> list[Callable[[list[int]], list[float]]]:
     """Return what a row of each rank may count, given the rows that each has in this step."""
     return [
         lambda sizes: [1 / (world * max(1, size)) for size in sizes],  # the mean over ranks
         lambda sizes: [1 / (sum(map(bool, sizes)) * max(1, size)) for size in sizes],  # over those with rows
         lambda sizes: [1 / sum(sizes)] * world,  # over all rows
-        lambda sizes: [1 / (world * batch_size)] * world,  # over all rows of a full step
     ]
 
 

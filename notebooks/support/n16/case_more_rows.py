@@ -65,6 +65,10 @@ TRIALS = {2: [(24, 4, 3, 1), (16, 2, 2, 0), (21, 4, 1, 5)], 3: [(24, 2, 3, 2)], 
 #: From the seed of the first trial to others: a neighbour's, and those that a factor of the rank may lead to.
 OTHER_SEEDS = (-1, 100, 1000)
 
+#: Seeds that lie as far on as those of two ranks lie apart: so far at most, and so many.
+FARTHEST = 10**7
+MOST_TRIED = 8
+
 
 def fault_of_6(job: Callable[..., Any]) -> str:
     """Run it with each of the trials; each row of each epoch must have a noise of its own, the same in a second run."""
@@ -94,9 +98,26 @@ def fault_of_6(job: Callable[..., Any]) -> str:
             )
             if said:
                 return with_evidence(said, found)
-        said = _fault_of_runs(found, [trial["seed"] for trial in trials])
+        said = _fault_of_runs(found, [trial["seed"] for trial in trials]) or _fault_further_on(
+            job, first, found[0]
+        )
         if said:
             return f"on {plural(world, 'rank')} {said}."
+    return ""
+
+
+def _fault_further_on(job: Callable[..., Any], first: dict[str, Any], ones: list[Stand]) -> str:
+    """Try the seed as far on as the ranks' own seeds lie apart: there rank 0 may draw what another drew before."""
+    told = [stand.value[2] for stand in ones]
+    apart = {abs(one - other) for seeds in told[1:] for one, other in zip(told[0], seeds, strict=False)}
+    seeds = [first["seed"] + far for far in sorted(apart) if 0 < far < FARTHEST][:MOST_TRIED]
+    if not seeds:
+        return ""
+    found = ends_of_trials(with_first_weights, len(ones), [{**first, "seed": seed} for seed in seeds], job)
+    for seed, others in zip(seeds, found, strict=False):
+        said = unfinished(f"with seed {seed}", others) or _fault_of_seeds(ones, others, first["seed"], seed)
+        if said:
+            return said
     return ""
 
 
@@ -257,7 +278,7 @@ check_job_6 = case(
         "Seed and rank added, with the epoch beside them: the sums meet again on other ranks.": edited(
             sick_6(), ("        order = ", "        torch.manual_seed(seed + rank + epoch)\n        order = ")
         ),
-        "Seed and rank added: what a rank draws with one seed its neighbour draws with the next.": edited(
+        "What one rank draws with one seed, another draws with another.": edited(
             job_6, ("1000 * seed + rank", "seed + rank")
         ),
         "The rank times a thousand is a step between seeds all the same, only a wider one.": edited(

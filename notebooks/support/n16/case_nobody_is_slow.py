@@ -122,12 +122,21 @@ def _fault_of_epochs(where: str, stands: list[Stand], trial: dict[str, Any]) -> 
         if said:
             return f"{where}, epoch {number}: {said}"
     orders = [[lengths[batch[0]] for batch in ranks[0]] for ranks in epochs]
-    for number in (0, 1):
-        if orders[number] == orders[number + 1]:
-            return f"{where} rank 0 has its batches in the same order in epochs {number} and {number + 1}."
     told = [stand.value[1] for stand in stands]
-    said = _fault_of_orders(epochs, lengths) or _fault_of_what_is_said(seen, told, lengths)
+    said = (
+        _fault_of_repetition(orders, (0, 1), (1, 2))
+        or _fault_of_orders(epochs, lengths)
+        or _fault_of_what_is_said(seen, told, lengths)
+        or _fault_of_repetition(orders, (0, 2))
+    )
     return f"{where} {said}" if said else ""
+
+
+def _fault_of_repetition(orders: list[list[int]], *pairs: tuple[int, int]) -> str:
+    for one, other in pairs:
+        if orders[one] == orders[other]:
+            return f"rank 0 has its batches in the same order in epochs {one} and {other}."
+    return ""
 
 
 def _fault_of_epoch(epoch: Epoch, lengths: Sequence[int], size: int) -> str:

@@ -49,9 +49,22 @@ def with_tokens_counted(dist, name, **given):
 
 
 def with_first_weights(dist, name, **given):
+    from unittest import mock  # a rank gets the text of this function alone
+
     from torch.optim.optimizer import register_optimizer_step_pre_hook  # torch.optim hides its module
 
     first = []
+    seeds = []
+    whole = torch.manual_seed
+
+    def noted(seed):
+        seeds.append(int(seed))
+        return whole(seed)
+
+    class Noted(torch.Generator):
+        def manual_seed(self, seed):
+            seeds.append(int(seed))
+            return super().manual_seed(seed)
 
     def keep(optimizer, *_):
         if not first:
@@ -61,7 +74,8 @@ def with_first_weights(dist, name, **given):
 
     handle = register_optimizer_step_pre_hook(keep)
     try:
-        return globals()[name](dist, **given), first
+        with mock.patch.multiple(torch, manual_seed=noted, Generator=Noted):
+            return globals()[name](dist, **given), first, seeds
     finally:
         handle.remove()
 

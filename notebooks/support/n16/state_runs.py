@@ -17,7 +17,7 @@ WIDTH = 96
 FILE = "<state.py"
 MORE: Any = {"step": 3, "dealer": {"epoch": 0, "consumed": 180}}
 #: What another job may hand over.
-OTHER_MORE: Any = {"epochs": 2, "best": 0.25, "dealers": {"left": {"rows": 60}, "right": {"rows": 0}}}
+OTHER_MORE: Any = {"epochs": 2, "best": 0.1, "dealers": {"left": {"rows": 60}, "right": {"rows": 0}}}
 
 Training = tuple[nn.Module, torch.optim.Optimizer]
 
@@ -108,6 +108,14 @@ def same_state(one: Any, other: Any) -> bool:
             isinstance(other, (list, tuple)) and len(one) == len(other) and all(map(same_state, one, other))
         )
     return bool(one == other)
+
+
+def same_numbers(due: Any, found: Any) -> bool:
+    """Compare what `load` returns with what was saved: an int is no float, and neither is a tensor."""
+    if isinstance(due, dict):
+        same_keys = isinstance(found, dict) and found.keys() == due.keys()
+        return same_keys and all(same_numbers(value, found[key]) for key, value in due.items())
+    return isinstance(found, type(due)) and bool(found == due)
 
 
 def saved(write: Any, path: Path, run: Training, more: Any = MORE) -> Any:

@@ -33,6 +33,7 @@ from support.n16.state_runs import (
     go_on,
     in_one_process,
     new_run,
+    same_numbers,
     same_state,
     saved,
     small_run,
@@ -100,7 +101,7 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
         if not equal(first[0], again[0]):
             still = ": they are still those from before" if equal(again[0], other[0]) else ""
             return f"after load the weights and buffers are not those that were saved{still}."
-        if found != due:
+        if not same_numbers(due, found):
             return f"load should return {due}, it returned {found}."
         if not again[1].state:
             return "after load the optimizer has no state of its own: it begins as on the first day."

@@ -30,7 +30,7 @@ def test_noise_that_comes_again_with_the_next_seed_is_refused(answer):
     assert "with seed 0" in verdict.message
 
 
-@pytest.mark.parametrize("far", [100, 1000])
+@pytest.mark.parametrize("far", [7, 100, 1000, 12345, 1_000_003])
 def test_noise_that_comes_again_with_a_seed_further_on_is_refused(far):
     job = edited(case_more_rows.sick_6(), (SEEDED, f"{SEEDED}    torch.manual_seed(seed + {far} * rank)\n"))
     verdict = case_more_rows.check_job_6(job, case_more_rows.FORECAST_6)

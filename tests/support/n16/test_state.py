@@ -236,6 +236,18 @@ def test_more_may_hold_other_numbers_than_the_example_has(kept):
     assert "epochs" in message
 
 
+@pytest.mark.parametrize("number, told", [
+    ("torch.tensor(float({}))", "tensor(3.)"), ("torch.tensor(float({})).item()", "'step': 3.0"),
+    ("float({})", "'step': 3.0"),
+])  # fmt: skip
+def test_a_number_comes_back_as_what_it_was(number, told):
+    kept = 'return {key: value if isinstance(value, dict) else NUMBER for key, value in state["more"].items()}'
+    kept = kept.replace("NUMBER", number.format("value"))
+    message = n16.check_state(built.save, edited(built.load, ('return state["more"]', kept))).message
+    assert "load should return {'step': 3" in message
+    assert told in message
+
+
 def test_the_first_save_is_watched_too():
     straight = edited(
         built.save,

@@ -1,0 +1,60 @@
+"""Clauses of the contracts of notebook 16: what breaks one alone is refused, and told nothing untrue."""
+
+import pytest
+
+from support.kit.mistakes import edited
+from support.n16 import (
+    case_friday,
+    case_longer_rows,
+    case_more_rows,
+    case_nobody_is_slow,
+    case_three_cuts,
+)
+
+LOSS = "F.mse_loss(model(rows[batch]), targets[batch])"
+OF_A_FULL_STEP = 'F.mse_loss(model(rows[batch]), targets[batch], reduction="sum") / batch_size'
+DRAWN = "torch.randperm(len(batches), generator=random).tolist()"
+IN_TURN = (
+    (
+        "    seen = []\n",
+        "    seen = []\n    both = [torch.randperm(len(batches), generator=random) for _ in range(2)]\n",
+    ),
+    (DRAWN, "both[epoch % 2].tolist()"),
+)
+NORMED = "        nn.utils.clip_grads_with_norm_(stage.parameters(), max_norm, square.sqrt())\n"
+
+#: Case, edits of the right job, and what is said.
+ANSWERS = {
+    "1 a short step as if it were full": (case_friday, [(LOSS, OF_A_FULL_STEP)], "from that of one process"),
+    "1 tensors for lists": (case_friday, [("batch.tolist()", "batch")], "a batch in seen is a Tensor"),
+    "1 the model itself": (case_friday, [("model.state_dict()", "model")], "leave its last line"),
+    "8 a longest gradient of 0 is left out": (
+        case_three_cuts,
+        [(NORMED, f"        if max_norm:\n    {NORMED}")],
+        "with 4 layers and max_norm = 0.0",
+    ),
+    "10 two orders that alternate": (case_nobody_is_slow, IN_TURN, "in the same order in epochs 0 and 2"),
+    "11 a mean of nothing": (
+        case_longer_rows,
+        [(', reduction="sum").item()', ").item() * int(inside.sum())")],
+        "with texts of 4, 1, 4 tokens and rows of 4 the loss is nan",
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_what_breaks_one_clause_is_refused(answer):
+    case, changes, told = ANSWERS[answer]
+    number = answer.split()[0]
+    check = getattr(case, f"check_job_{number}")
+    verdict = check(edited(getattr(case, f"job_{number}"), *changes), check.reference[1])
+    assert verdict.status == "wrong", "accepted"
+    assert told in verdict.message
+
+
+def test_only_an_answer_that_adds_is_told_that_it_adds():
+    seeded = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+    times = (seeded, f"{seeded}    torch.manual_seed((seed + 1) * (rank + 1))\n")
+    verdict = case_more_rows.check_job_6(edited(case_more_rows.sick_6(), times), case_more_rows.FORECAST_6)
+    assert verdict.status == "wrong", "accepted"
+    assert "added" not in verdict.message

@@ -5,9 +5,9 @@
     make test FAST=1     lib, its properties, the tools: no notebook and no room of one, no browser, no real ranks
     make prove           what that leaves out (tests/conftest.py): full sizes, all cases, what is costly
 
-Two cores share everything: four processes for the units, since many a test waits for a rank. Beside them run the cells
-of notebooks, and, one after another, browsers and simulated GPUs, which mostly wait. All are through at about the same
-time. So whatever is compared must hold on a busy machine too; what a notebook only measures is shown, not compared.
+Two cores share everything: five processes for the units, since many a test waits for a rank. Beside them run, one after
+another, the cells of notebooks, browsers and simulated GPUs, which mostly wait. All are through at about the same time.
+So whatever is compared must hold on a busy machine too; what a notebook only measures is shown, not compared.
 
 Some tests have to wait for a while and then say that nothing will come: a thread, a rank, a page. On a slow machine in
 such company a while can be too short. So a few that fail are tried once more, alone. What fails then has failed; what
@@ -39,15 +39,13 @@ from tools.project import ROOT, find, notebooks
 
 FOLDERS = ["lib", "support", "tools", "site", "property", "notebooks", "gpu"]
 #: Who is through takes over half of what another has left. When a worker dies, its test fails and another goes on.
-BOTH_CORES = ["-n", "4", "--dist", "worksteal"]
+BOTH_CORES = ["-n", "5", "--dist", "worksteal"]
 #: Without real ranks few tests wait, and a process takes 10 seconds of a core to import and to collect.
 FEW_WAIT = ["-n", "3", "--dist", "worksteal"]
 #: The cells of a notebook share a kernel. Elsewhere never: when a worker dies so, xdist 3.8 waits for ever (its 1378).
 WHOLE_FILES = ["--dist", "loadfile", "--no-loadscope-reorder"]
 #: One test after another, in one worker: when it dies, pytest still reports.
 ALONE = ["-n", "1"]
-#: Of the steps that run beside the others so many run at a time: together they take both cores to the end.
-ASIDE = 2
 #: More failures than these are no matter of company.
 TRIED_AGAIN = 30
 #: A test in full size may take half an hour (its mark says so); in the suite none does (pyproject.toml).
@@ -82,7 +80,7 @@ BRIEF = ["--hypothesis-profile=few", "--brief"]
 class SuiteStep:
     """One call of pytest: what it is about, its tests, its options, and the minutes after which it hangs.
 
-    beside: whether it runs beside the other steps. Of such steps two run at a time; what they print comes at the end.
+    beside: whether it runs beside the other steps. Of such steps one runs at a time; what they print comes at the end.
     """
 
     name: str
@@ -323,10 +321,10 @@ def printed_by(step: SuiteStep, folder: Path) -> Path:
 
 
 def run_all(steps: list[SuiteStep], folder: Path) -> list[Ran]:
-    """Run the steps one after another, and meanwhile, two at a time, those that run beside them."""
+    """Run the steps one after another, and meanwhile, in their own turn, those that run beside them."""
     beside = [step for step in steps if step.beside]
     others = [step for step in steps if not step.beside]
-    with ThreadPoolExecutor(ASIDE) as aside:
+    with ThreadPoolExecutor(1) as aside:
         waiting = [aside.submit(ran_aside, step, folder) for step in beside]
         done = [ran(step, folder) for step in others]
         done += [future.result() for future in waiting]

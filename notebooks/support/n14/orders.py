@@ -83,7 +83,7 @@ def fault_of(orders: Any, asked: Asked) -> str:
                 return (
                     f'on rank {rank} {task!r} is no task: write one as (op, stage, micro-batch), ("F", 0, 2).'
                 )
-            if task[0] not in asked.ops:
+            if not isinstance(task[0], str) or task[0] not in asked.ops:
                 return f"on rank {rank} {task!r} has the op {task[0]!r}; here it is one of {', '.join(asked.ops)}."
             try:
                 Action(*task)

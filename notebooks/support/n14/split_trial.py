@@ -25,6 +25,7 @@ INPUTS = 4
 OUTPUTS = 3
 #: Floating point operations of one matrix product of this size.
 PRODUCT = 2 * ROWS * INPUTS * OUTPUTS
+GRAD_CHANGED_IN_F = "after F `weight.grad` has changed: only W adds to it."
 
 
 def fault_of_split(answer: Any) -> str:
@@ -103,6 +104,8 @@ class _Trial:
                 return f"forward doesn't return x @ weight.T, of shape {(ROWS, OUTPUTS)}."
         if any(self.later):
             return "after F there is something in `later` already, and no gradient yet: backward appends the function."
+        if self.weight.grad is not None:
+            return GRAD_CHANGED_IN_F
         more = self.alive() - self.before - sum(y.nbytes for y in ys)
         if more > 0:
             return f"after F {more} bytes are kept beside x and y: W needs no copy, only x and the gradient."
@@ -200,7 +203,7 @@ class _Trial:
                 before = self.weight.grad
                 y = self.answer.apply(x, self.weight, waiting)
                 if self.weight.grad is not before:
-                    return "after F `weight.grad` has changed: only W adds to it."
+                    return GRAD_CHANGED_IN_F
                 torch.autograd.backward(y, gradient)
                 if self.weight.grad is not before:
                     return "after I `weight.grad` has changed: return None for weight, W adds to it."
@@ -234,28 +237,36 @@ class _Trial:
         return ""
 
     def fault_in_another_order(self) -> str:
-        """F0 F1 I1 F2 I0 I2 of one layer, with one list, then everything in it."""
+        """F0 F1 I1 F2 I0 I2 W0 W2 W1 of one layer, with one list: no queue or stack gives each W its own."""
         draw = torch.Generator().manual_seed(2)
         weight = torch.randn(OUTPUTS, INPUTS, generator=draw).requires_grad_()
         xs = [torch.randn(ROWS, INPUTS, generator=draw).requires_grad_() for _ in range(3)]
         waiting: list[Any] = []
         ys: dict[int, Tensor] = {}
+        works: dict[int, Any] = {}
         with in_case("in the order F0 F1 I1 F2 I0 I2"):
             for op, i in ("F0", "F1", "I1", "F2", "I0", "I2"):
                 k = int(i)
-                owed = len(waiting)
+                before = list(waiting)
                 if op == "I":
                     torch.autograd.grad(ys[k], xs[k], torch.full((ROWS, OUTPUTS), k + 1.0))
+                    # where in the list it stands is the answer's own
+                    works[k] = next((one for one in waiting if one not in before), waiting[-1])
                     continue
                 ys[k] = self.answer.apply(xs[k], weight, waiting)
-                if len(waiting) != owed:
+                if len(waiting) != len(before):
                     return "F takes out of `later` what another micro-batch owes."
-            while waiting:
-                waiting.pop()()
-        total = sum((k + 1) * torch.ones(OUTPUTS, ROWS) @ x.detach() for k, x in enumerate(xs))
-        found: Tensor | None = weight.grad
-        if found is None or not torch.allclose(found, torch.as_tensor(total)):
-            return "in the order F0 F1 I1 F2 I0 I2 the sum is not autograd's: each W needs its own x and gradient."
+        total = torch.zeros_like(weight)
+        for k in (0, 2, 1):
+            waiting.remove(works[k])
+            with in_case(f"in W{k} of the order F0 F1 I1 F2 I0 I2 W0 W2 W1"):
+                works.pop(k)()
+            total += (k + 1) * torch.ones(OUTPUTS, ROWS) @ xs[k].detach()
+            if weight.grad is None or not torch.allclose(weight.grad, total):
+                return (
+                    f"in the order F0 F1 I1 F2 I0 I2 W0 W2 W1 the sum after W{k} is not autograd's: "
+                    "each W needs its own x and gradient."
+                )
         return ""
 
     def fault_of_doubles(self) -> str:

@@ -71,6 +71,8 @@ def _swapped(m, n):
         ("check_beat", lambda m, n: solved.fill_holes(m, n)[:2], "2 orders for 4 ranks"),
         ("check_beat", lambda m, n: [[("X", 0, 0)]] * 4, "here it is one of F, B, I, W"),
         ("check_beat", lambda m, n: [["0F0"]] * 4, "is no task: write one as"),
+        ("check_beat", lambda m, n: [[(None, 0, 0)]] * 4, "has the op None; here it is one of F, B, I, W"),
+        ("check_beat", lambda m, n: [[(["F"], 0, 0)]] * 4, "has the op ['F']; here it is one of F, B, I, W"),
         ("check_beat", lambda m, n: [[("F", 0, -1)]] * 4, "is no task: micro_batch"),
         ("check_beat", lambda m, n: solved.fill_holes(m - 1, n), "these are done nowhere: 0F7"),
         ("check_beat", lambda m, n: solved.fill_holes(m + 1, n), "rank 0, slot"),

@@ -53,3 +53,22 @@ def test_who_changes_the_gradient_that_came_in_is_told_so(change):
 def test_where_in_the_list_a_function_stands_is_the_answers_own(put):
     answer = edited(solved.SplitLinear, ("ctx.later.append(add_to_weight)", put))
     assert n14.check_split(answer).status == "right"
+
+
+@pytest.mark.parametrize("store", ["x, weight, gradient = store.pop()", "x, weight, gradient = store.pop(0)"])
+def test_whose_functions_share_one_store_is_refused_in_whatever_order_it_is_emptied(store):
+    """The function of one micro-batch then adds the gradient of another."""
+    answer = edited(
+        solved.SplitLinear,
+        (UNPACKED, f"{UNPACKED}\n        store.append((x, weight, gradient))"),
+        ("def add_to_weight() -> None:", f"def add_to_weight():\n            {store}"),
+        names={"store": []},
+    )
+    assert n14.check_split(answer).status == "wrong"
+
+
+def test_who_sets_the_weights_gradient_in_forward_is_told_so_and_not_of_a_copy():
+    answer = edited(solved.SplitLinear, ("ctx.later = later", "ctx.later, weight.grad = later, weight.detach() * 0"))
+    message = n14.check_split(answer).message
+    assert "after F `weight.grad` has changed: only W adds to it" in message
+    assert "copy" not in message

@@ -130,6 +130,9 @@ def test_the_choice_of_section_7_is_the_notebooks_and_so_is_what_turns_it():
         assert first(**moved) == "zero bubble (ZB-H1)", moved
     free = ticks(fixed=0)
     assert free["ZB-V"] == free["DualPipeV"] == min(free.values())
+    points = n14.time_and_memory(n14.all_schedules(8, 4), communicate=0.1, fixed=0.1)
+    for room, wins in ((6, "DualPipeV"), (7, "both")):
+        assert min((ticks, name) for name, (ticks, held) in points.items() if held <= room)[1] == wins
 
 
 @pytest.mark.parametrize("m", [8, 32])
@@ -155,6 +158,14 @@ def test_both_needs_twice_as_many_micro_batches_as_ranks_to_be_at_its_floor(n):
             assert simulate(both, communicate=message).makespan == pytest.approx(floor)
     both = warm_up.put_off(warm_up.warmed_up(8, 8, 0.1))
     assert simulate(both, communicate=0.1).makespan > 7 * 1.1 + 24 + 0.5
+
+
+@pytest.mark.parametrize(("forward", "back", "weight"), [(1, 1, 0.5), (1, 0.5, 1.5), (2, 1, 1)])
+def test_where_tasks_differ_both_may_miss_its_floor_though_no_message_is_longer_than_a_forward(forward, back, weight):
+    ahead = [solved.forwards_ahead(j, 4, forward, back + weight, forward) for j in range(4)]
+    both = warm_up.put_off(warm_up.with_warm_up("", 16, ahead))
+    ticks = simulate(both, forward, back + weight, weight, communicate=forward).makespan
+    assert ticks > 3 * (forward + forward) + 16 * (forward + back + weight) + 1
 
 
 @pytest.mark.parametrize("n", [4, 8])

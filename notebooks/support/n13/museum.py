@@ -49,7 +49,8 @@ REPAIRED: dict[str, Any] = {
 # ---- the judge
 
 UNKNOWN = dict.fromkeys(
-    ("CUDA", "NVIDIA"), "A PretendGPU knows the tensors that `gpu.host` has given, and what is made of them."
+    ("CUDA", "NVIDIA", "accelerator"),
+    "A PretendGPU knows the tensors that `gpu.host` has given, and what is made of them.",
 )
 """What is said where a program gives it another tensor of the host: torch looks for a real GPU then."""
 BEHIND = (
@@ -167,8 +168,7 @@ def _pools(block: str, seen: _Seen) -> list[str]:
 
 
 def _of_the_host(seen: _Seen) -> str:
-    last = max(seen.additions)
-    for op in seen.operations[:last]:
+    for op in seen.operations:
         if op.kind == "synchronize":
             return (
                 f"no race is left, but the host stands still until {op.label} is done, and launches nothing. "

@@ -13,6 +13,7 @@ from lib.streams.races import HOST, Clocks, Operation, Race, find_races, happens
 from lib.text import plural
 from support.kit.raised import in_case
 from support.n13.batch_users import BLOCKS, NEXT_OWNER, STEP, Prefetch, User, issued
+from support.n13.runs import ASK_THE_GPU
 
 EPOCH = 12  # batches, for the memory that they take
 LONG = 17  # batches, for what goes wrong later
@@ -62,7 +63,7 @@ def fault_of_prefetch(answer: Prefetch) -> str:
     """Look at the items, then at the order of the operations, at memory, and at users of other habits."""
     for batches in (6, 1, 0, 2, LONG):
         so_many = plural(batches, "batch", "batches")
-        with in_case(f"with {so_many}"):
+        with in_case(f"with {so_many}", ASK_THE_GPU):
             found = issued(answer, batches)
         problem = (
             found.problem or _items(found.seen, batches) or _order(found.operations, batches) or found.greed
@@ -233,7 +234,10 @@ def _order(operations: list[Operation], batches: int) -> str:
     kernels = {op.label: number for number, op in launches if op.label.startswith("F")}
     lanes = {operations[number].lane for number in copies.values()}
     if "compute" in lanes:
-        return "batch 0 is copied in the stream that computes. A stream runs in order: nothing overlaps."
+        return (
+            "batch 0 is copied in the stream that computes. A stream runs in order: nothing overlaps. "
+            "`with gpu.use_stream(stream):` makes another one current."
+        )
     if problem := _stands_still(operations):
         return problem
     if any(op.label == STAGED for op in operations if op.kind == "launch"):

@@ -18,6 +18,12 @@ from lib.streams.races import HOST, Operation, happens_before, waits, without
 from lib.streams.stream_pipeline import StreamPipeline
 from lib.timeline import Span
 
+ASK_THE_GPU = {
+    "CUDA": "Ask `gpu` for streams and memory, not torch.",
+    "dummy base class": "`stream.record_event()` makes an event.",
+}
+"""What is said where a program asks torch for what a PretendGPU gives."""
+
 # ---- A list of operations: read, timed, and run in any order that it allows.
 
 

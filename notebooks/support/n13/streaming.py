@@ -14,7 +14,7 @@ from lib.streams.pretend_stream import EVERYTHING
 from lib.streams.races import HOST, Operation, Race, find_races
 from lib.text import plural
 from support.kit.raised import in_case
-from support.n13.runs import ordered
+from support.n13.runs import ASK_THE_GPU, ordered
 
 Streamed: TypeAlias = Callable[[Any, Callable[[Any], Any], Sequence[Any], Sequence[Any]], object]
 EDGES = {  # by the first letters of the two that race
@@ -116,7 +116,7 @@ def _ordered(operations: Sequence[Operation]) -> list[tuple[str, str]]:
 def fault_of_streamed(answer: Streamed) -> str:
     """Look at the results, then at races, memory, and at order that is not needed."""
     for chunks, numbers in ((5, 4), (2, 3), (1, 5), (19, 2)):
-        with in_case(f"with {plural(chunks, 'chunk')}"):
+        with in_case(f"with {plural(chunks, 'chunk')}", ASK_THE_GPU):
             operations, values = run_streamed(answer, chunks, numbers)
         problem = _Seen(operations, values, chunks).fault()
         if problem:
@@ -217,6 +217,9 @@ class _Seen:
         if len(inputs) > 2 or len(outputs) > 2:
             used = f"{len(inputs)} blocks of device memory are in use for inputs, {len(outputs)} for outputs"
             return f"{used}: two of each are enough. An output that still has a name when the next is made counts, too."
+        taken = {op.label for op in self.operations if op.kind == "allocate"}
+        if len(taken) > 4:
+            return f"{len(taken)} blocks of device memory are taken: two for inputs and two for outputs are enough."
         return ""
 
     def of_the_end(self) -> str:

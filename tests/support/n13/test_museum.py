@@ -127,6 +127,17 @@ WRONG_REPAIRS = {
         "it must have waited for this copy before it fills the batch",
         ("        with gpu.use_stream(side):\n", "        side.synchronize()\n        with gpu.use_stream(side):\n"),
     ),
+    "waits in front, and at the end the host does": (
+        "shared_buffer",
+        "the host stands still until add (compute) is done",
+        ("    for shard in shards:\n", "    for shard in shards:\n        gather.wait_stream(compute)\n"),
+        ("    return", "    compute.synchronize()\n    return"),
+    ),
+    "pins by torch": (
+        "refilled",
+        "A PretendGPU knows the tensors that `gpu.host` has given",
+        ("batch.fill_(i + 1.0)", "batch = torch.full((1000,), i + 1.0).pin_memory()"),
+    ),
     "waits for the streams only": (
         "refilled",
         "fill (host) writes batch",

@@ -112,6 +112,19 @@ def test_a_prefetcher_that_takes_more_or_leaves_the_last_batch_is_told_what_is_t
     assert says in verdict.message, verdict.message
 
 
+def test_a_copy_in_the_stream_of_the_steps_is_told_how_another_one_is_made_current():
+    wrong = edited(bounded, ("gpu.use_stream(side)", "gpu.use_stream(gpu.current_stream())"))
+    message = n13.check_prefetch(wrong).message
+    assert "batch 0 is copied in the stream that computes" in message
+    assert "`with gpu.use_stream(stream):` makes another one current" in message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there torch has a stream of CUDA to give")
+def test_who_asks_torch_for_the_current_stream_is_told_whom_to_ask():
+    wrong = edited(bounded, ("gpu.current_stream()", "torch.cuda.current_stream()"))
+    assert "Ask `gpu` for streams and memory, not torch." in n13.check_prefetch(wrong).message
+
+
 def test_behind_a_drop_stands_a_mark_of_the_allocators_own():
     user = User("unlucky")
     assert isinstance(user.gpu, SlowestGPU)

@@ -1,6 +1,11 @@
 """Exercise 4 of notebook 13: outputs in turn, a wait for all streams, and waits in a stream that does nothing."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
+import torch
 
 from support.kit.mistakes import edited
 from support.n13 import checks as n13
@@ -51,6 +56,10 @@ def test_the_host_may_wait_for_all_streams_in_one_call():
             [("gpu.current_stream()", 'gpu.new_stream("compute")')],
         ),
         (
+            "with 5 chunks: 7 blocks of device memory are taken: two for inputs and two for outputs are enough",
+            [("range(2)", "chunks")],
+        ),
+        (
             "the host waits 2 times",
             [("    out.synchronize()", "    out.synchronize()\n    gpu.synchronize()")],
         ),
@@ -60,6 +69,19 @@ def test_a_loop_with_a_third_output_or_a_stream_that_does_nothing_is_told_so(say
     verdict = n13.check_streamed(edited(in_lists, *edits))
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there torch has streams and memory of CUDA to give")
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ('gpu.new_stream("in")', "torch.cuda.Stream()"),
+        ("gpu.current_stream()", "torch.cuda.current_stream()"),
+        ("gpu.empty_like(chunks[0])", "torch.empty_like(chunks[0], device=gpu.device)"),
+    ],
+)
+def test_who_asks_torch_for_what_the_pretend_gpu_gives_is_told_whom_to_ask(edit):
+    assert "Ask `gpu` for streams and memory, not torch." in n13.check_streamed(edited(in_lists, edit)).message
 
 
 def kept_from_call_to_call(what):
@@ -120,3 +142,21 @@ def test_a_loop_is_told_of_the_wait_that_it_wrote_and_of_what_it_did(says, wrong
     verdict = n13.check_streamed(wrong)
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+
+
+def drawn_lanes():
+    """Return where C0, F0, D0, … begin and end in the drawing above exercise 4, in columns."""
+    notebook = Path(__file__).parents[3] / "notebooks" / "13_cuda_streams.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"]]
+    _, drawing, _ = next(cell for cell in cells if "copy in    [C0]" in cell).split("```")
+    boxes = [box for line in drawing.splitlines() for box in re.finditer(r"\[ ?([CFD][0-3]) ?\]", line)]
+    return {box[1]: box.span() for box in boxes}
+
+
+def test_the_drawing_of_the_loop_has_no_race_and_no_wait_too_many():
+    at = drawn_lanes()
+    for i in range(4):
+        assert at[f"F{i}"][0] == max(at[f"C{i}"][1], at[f"F{i - 1}"][1] if i else 0)
+        assert at[f"D{i}"][0] == at[f"F{i}"][1]
+    assert at["C1"][0] == at["C0"][1]
+    assert [at[f"C{i}"][0] for i in (2, 3)] == [at[f"F{i - 2}"][1] for i in (2, 3)]

@@ -138,7 +138,7 @@ def costs_to_try() -> Iterator[tuple[list[float], int]]:
     yield [3.5, 1.25, 2.25, 0.5, 3.0], 3
     yield [100_000_003, 5, 100_000_000], 2  # nanoseconds
     chance = random.Random(0)
-    for unit in (2**10, 2**22) * 5:  # milliseconds, and what a small layer takes
+    for unit in (2**10, 2**34) * 5:  # milliseconds, and fractions of a nanosecond
         layers = chance.randint(2, 12)
         yield [chance.randint(1, 40) / unit for _ in range(layers)], chance.randint(1, layers)
     for _ in range(60):

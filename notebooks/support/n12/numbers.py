@@ -74,12 +74,13 @@ class _Wrapped:
     def __init__(self, step: Any, pair: _Pair) -> None:
         self.pair = pair
         self.layer = _Watched()
+        self.x = torch.ones(LENGTH, requires_grad=True)  # a recompute gets the same one
         with in_case(f"for {_told(pair)}"):
             self.run = step.wrap(self.layer, *pair)
 
     def called(self) -> tuple[str, Tensor]:
         """Call it, a second time as a recompute; return what is wrong, and the mask that the layer has drawn."""
-        x = torch.ones(LENGTH, requires_grad=True)
+        x = self.x
         where = f"for {_told(self.pair)}"
         calls = len(self.layer.masks)
         with in_case(where), enable_recomputing() if calls else nullcontext():
@@ -87,7 +88,8 @@ class _Wrapped:
         if output is None:
             return f"{where}, what wrap returns {NO_RETURN}.", x
         if len(self.layer.masks) == calls:
-            return f"{where}, the layer was never called.", x
+            when = "in the second call, the recompute, the layer was not" if calls else "the layer was never"
+            return f"{where}, {when} called.", x
         if len(self.layer.masks) > calls + 1:
             return f"{where}, the layer was called {len(self.layer.masks) - calls} ×, not once.", x
         mask = self.layer.masks[-1]

@@ -257,7 +257,8 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     if case.special == "eval":
         model.eval()
     earlier = _give_a_batch(model, case, layers, watch) if case.before else None
-    asked = AskedForLayers(model, watch.caller) if asks else None
+    # once `layer` is left as it is, and hands out the partition itself
+    asked = AskedForLayers(model, watch.caller) if asks and case.special != "shared" else None
     generator = torch.Generator().manual_seed(7)
     x = _numbered_rows(case, generator)
     wants = case.special == "input"

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from functools import partial
 from itertools import accumulate
 from threading import current_thread
@@ -100,13 +101,14 @@ def test_workers_that_begin_with_their_first_task_pass():
         ("for size in balance)", "for size in balance[:1])", "or do layers lie in no partition?"),
         ('[torch.device("cpu")] * n', '[torch.device("cpu")]', "your code raised IndexError"),
         ("scatter(x, self.chunks)", "[x]", "micro-batches of [6] rows; scatter makes [2, 2, 2]"),
+        ("layer = self.layer(i, j)", "layer = deepcopy(self.layer(i, j))", "gets no gradient"),
         ("self.layer(i, j)", "(self.layer(i, j), self.layer(i, j))[0]", "asked self.layer(0, 0) 2 ×, not once"),
         ("self.layer(i, j)", "partial((lambda i, j, x: self.layer(i, j)(x)), i, j)", "asked self.layer(0, 0) 0 ×"),
     ],
 )
 def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, old, new, says):
     monkeypatch.setattr(n12, "PATIENCE", 4.0)  # the right ones never wait for long, a wrong one waits for ever
-    verdict = n12.check_mini(edited(MiniGPipe, (old, new)))
+    verdict = n12.check_mini(edited(MiniGPipe, (old, new), names={"deepcopy": deepcopy}))
     assert verdict.status == "wrong"
     assert says in verdict.message
 

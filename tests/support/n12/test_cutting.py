@@ -197,7 +197,7 @@ def by_coarse_halves(costs, n, until, rounds=1000):
     return filled_up_to(costs, n, high)
 
 
-@pytest.mark.parametrize("until, rounds", [(1e-2, 1000), (1e-3, 1000), (1e-4, 1000), (1e-6, 1000), (0, 10), (0, 20)])
+@pytest.mark.parametrize("until, rounds", [(1e-2, 1000), (1e-4, 1000), (1e-6, 1000), (1e-9, 1000), (0, 10), (0, 20)])
 def test_a_search_that_stops_too_early_is_told(until, rounds):
     verdict = n12.check_cut(lambda costs, n: by_coarse_halves(costs, n, until, rounds))
     assert verdict.status == "wrong"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import linecache
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,8 +67,13 @@ def named(error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """Return the last line of the reader's code that an exception or its cause went through, "" if there is none."""
-    found = _last_of_the_readers(traceback.extract_tb(error.__traceback__))
+    """Return the last line of the reader's code that an exception or its cause went through, "" if there is none.
+
+    A solution stands for the reader's code only where nothing else does.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if Path(frame.filename).name not in IN_PLACE_OF_THE_READERS]
+    found = _last_of_the_readers(theirs) or _last_of_the_readers(frames)
     return found or (place(error.__cause__) if error.__cause__ is not None else "")
 
 
@@ -77,7 +82,7 @@ def calling() -> str:
     return _last_of_the_readers(traceback.extract_stack())
 
 
-def _last_of_the_readers(frames: traceback.StackSummary) -> str:
+def _last_of_the_readers(frames: Sequence[traceback.FrameSummary]) -> str:
     for frame in reversed(frames):
         if _is_the_readers(frame.filename):
             line = linecache.getline(frame.filename, frame.lineno or 0).strip()

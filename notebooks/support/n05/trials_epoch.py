@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from support.kit.raised import in_case
 from support.kit.values import kind_of
@@ -145,27 +146,31 @@ class _Noted(MyRankDataset):
 
 
 class _Loads(_Noted):
-    """A rank's dataset that notes besides what is read of a load, which loaders outlive theirs, and loads of a copy."""
+    """A rank's dataset that notes besides what is read of a load, which loaders outlive theirs, and rows of a copy."""
 
     def __init__(self, *job: Any) -> None:
         super().__init__(*job)
         self.read = 0
         self.outlived = 0
         self.first = weakref.ref(self)  # a copy of this dataset has it, too
-        self.beside: list[int] = []  # mini-epochs that a copy loads while the first has rows
+        self.beside = False  # whether a copy has other rows while the first has some
 
     def load(self, epoch: int, mini_epoch: int) -> None:
         gc.collect()
-        alive = sum(issubclass(type(one), DataLoader) and one.dataset is self for one in gc.get_objects())
-        self.outlived = max(self.outlived, alive)
+        objects = gc.get_objects()
+        loaders = sum(issubclass(type(one), DataLoader) and one.dataset is self for one in objects)
+        iterators = sum(
+            issubclass(type(one), _BaseDataLoaderIter) and one._dataset is self for one in objects
+        )
+        self.outlived = max(self.outlived, loaders, iterators)
         self.read = 0
         super().load(epoch, mini_epoch)
-        first = self.first()
-        if first and first is not self and first.rows:
-            self.beside.append(mini_epoch)
 
     def __getitem__(self, i: int) -> Any:
         self.read += 1
+        first = self.first()
+        if first and first.rows:
+            first.beside |= first.rows is not self.rows
         return super().__getitem__(i)
 
 
@@ -197,11 +202,13 @@ def _fault_of_loads(answer: Any, parts: int) -> str:
     if beyond is not None or dataset.loads != [*range(parts)]:
         return f"{case}: at the end load was called for {dataset.loads}, not for {[*range(parts)]}."
     if dataset.beside:
-        return f"{case}: a copy is loaded, and the dataset keeps the rows of before: there is memory for one load."
+        return (
+            f"{case}: a copy has rows of its own beside those of the dataset: there is memory for one load."
+        )
     if dataset.outlived > 1:  # one may still have a name
         return (
-            f"{case}: {dataset.outlived} loaders of earlier mini-epochs are there when the last one is loaded; with "
-            "persistent_workers their workers are, too, each with the rows of then."
+            f"{case}: {dataset.outlived} loaders of earlier mini-epochs, or their iterators, are there when the last "
+            "one is loaded; with persistent_workers their workers are, too, each with the rows of then."
         )
     return ""
 

@@ -242,11 +242,11 @@ def _fault_of_bytes(asked: Sequence[int], reads: Sequence[tuple[int | None, int]
     read = sum(size for _, size in reads)
     own = sum(len(MANY[number]) for number in {*asked})
     most = own + PAGE * len({*asked})
-    between = "read its rows, not all that lies between the first and the last"
+    around = "read its rows, and not what lies around them"
     if read > most:
-        return f"for the batch {asked}, whose rows have {own} bytes, you read {read} bytes: {between}."
+        return f"for the batch {asked}, whose rows have {own} bytes, you read {read} bytes: {around}."
     if at_once > most:
-        return f"for the batch {asked}, whose rows have {own} bytes, {at_once} are in memory: {between}."
+        return f"for the batch {asked}, whose rows have {own} bytes, {at_once} are in memory: {around}."
     return ""
 
 
@@ -275,7 +275,9 @@ def _fault_of_descriptors(make: Any) -> str:
     if any(before[file] != after[file] for file in before if file in after):
         return "an access moved the position of the open file."
     if moved:
-        return "an access moves the position of an open file, and a forked process may read before it is put back."
+        return (
+            "an access moves the position of an open file, and another reader may come before it is put back."
+        )
     return ""
 
 

@@ -137,6 +137,8 @@ def _fault_of_part(make: Any, meta_file: MetaFile, job: tuple[int, int, int], ep
         ids = dataset.ids(epoch, part)
         if not isinstance(ids, np.ndarray):
             return f"ids should return a numpy array, not {kind_of(ids)}."
+        if ids.dtype.kind not in "iu":
+            return f"{case}: ids has the type {ids.dtype}, not one of integers."
         fault = difference_told(ids.tolist(), wanted, f"{case}: ids")
         if fault:
             return fault
@@ -202,10 +204,14 @@ class _Failing(Source):
 
 
 def _fault_of_failed_load(make: Any) -> str:
-    """Let a load fail between two of the same mini-epoch: its error must come out, and the other's rows come back."""
+    """Let load(0, 1) fail after load(0, 0): its error must come out, and either load brings its rows afterwards."""
+    return _fault_after_failed_load(make, 0) or _fault_after_failed_load(make, 1)
+
+
+def _fault_after_failed_load(make: Any, part: int) -> str:
     source = _Failing(MANY[:24])
-    wanted = MyRankDataset(MANY[:24], 4, 1, 2).ids(0, 0).tolist()
-    case = "load(0, 0) after a load in which the source failed"
+    wanted = MyRankDataset(MANY[:24], 4, 1, 2).ids(0, part).tolist()
+    case = f"load(0, {part}) after a load in which the source failed"
     with in_case(case):
         dataset = make(source, 4, 1, 2)
         dataset.load(0, 0)
@@ -216,7 +222,7 @@ def _fault_of_failed_load(make: Any) -> str:
             source.fails = False
         if source.fails:
             return "an error of the source is lost: load returns without the rows of its mini-epoch."
-        dataset.load(0, 0)
+        dataset.load(0, part)
         got = [int(dataset[number].split()[1]) for number in range(len(dataset))]
     return difference_told(got, wanted, f"{case}: the numbers of the items")
 

@@ -115,7 +115,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "one range for a batch, from a map": (
         "file",
-        "you read 88183 bytes: read its rows, not all that lies between",
+        "you read 88183 bytes: read its rows, and not what lies around them. The rows between",
         (
             "self.bounds, self.file = bounds, os.open(path, os.O_RDONLY)",
             "import mmap; self.bounds, self.file = bounds, os.open(path, os.O_RDONLY); "

@@ -208,6 +208,35 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         ("file.read(block)", "file.read(max(block, 4096))"),
     ),
     "a kilobyte at most": ("index", "you read 905 pieces", ("file.read(block)", "file.read(min(block, 1_000))")),
+    "four kilobytes at most": (
+        "index",
+        "blocks of 1048576 bytes, of which it has 1, you read",
+        ("file.read(block)", "file.read(min(block, 4_096))"),
+    ),
+    "no block by default": (
+        "index",
+        "rows, read without saying how large a block is",
+        ("block: int = 1 << 20", "block: int = 0"),
+    ),
+    "what lies behind each row, too": (
+        "file",
+        "you read 80100 bytes: read its rows, and not what lies around them.",
+        (
+            "os.pread(self.file, end - 1 - begin, begin)",
+            "os.pread(self.file, 20_000 + end - 1 - begin, begin)[: end - 1 - begin]",
+        ),
+    ),
+    "the position of a map": (
+        "file",
+        "moves the position of an open file, and another reader may come before it is put back.",
+        (
+            INIT,
+            "import mmap; self.bounds, file = bounds, os.open(path, os.O_RDONLY); "
+            "self.text = mmap.mmap(file, 0, prot=mmap.PROT_READ)",
+            PREAD,
+            "self.text.seek(begin); return self.text.read(end - 1 - begin).decode()",
+        ),
+    ),
     "each piece of a batch from a map, as it was asked for": (
         "file",
         "not front to back, each row once",

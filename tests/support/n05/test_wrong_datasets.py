@@ -1,6 +1,7 @@
 """Wrong datasets of a rank, and wrong loops over its loaders, that a reader of notebook 05 found accepted."""
 
 import pytest
+from torch.utils.data import DataLoader
 
 from support.kit.mistakes import famous
 from support.n05 import checks
@@ -279,12 +280,22 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     ),
     "all loaders are kept": (
         "epoch",
-        "2 loaders of earlier mini-epochs are there",
+        "2 loaders of earlier mini-epochs, or their iterators, are there",
         (
             LOOP,
             "    kept = []\n" + LOOP,
             DEAL,
             "kept.append(DataLoader(dataset, **options)); yield from kept[-1]",
+        ),
+    ),
+    "all iterators are kept": (
+        "epoch",
+        "2 loaders of earlier mini-epochs, or their iterators, are there",
+        (
+            LOOP,
+            "    kept = []\n" + LOOP,
+            DEAL,
+            "kept.append(iter(DataLoader(dataset, **options))); yield from kept[-1]",
         ),
     ),
     "turns of a mini-epoch, as numpy spaces them": (
@@ -304,6 +315,24 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "        self.rows = None\n        self",
             "self.ids(epoch, mini_epoch)))",
             "self.ids(epoch, mini_epoch))); self.last = epoch, mini_epoch",
+        ),
+    ),
+    "a load that failed counts as done": (
+        "rank_dataset",
+        "load(0, 1) after a load in which the source failed",
+        (
+            "        self.rows = None\n        self",
+            "        if getattr(self, 'last', None) == (epoch, mini_epoch): return\n"
+            "        self.last = epoch, mini_epoch\n        self.rows = None\n        self",
+        ),
+    ),
+    "ids one by one, of which none are floats": (
+        "rank_dataset",
+        "N, W, E = 3, 5, 2; seed 0, rank 0, epoch 0, part 0: ids has the type float64, not one of integers",
+        (
+            "return Permutation(size, seed=self.seed, epoch=epoch)[places % size]",
+            "order = Permutation(size, seed=self.seed, epoch=epoch)\n"
+            "        return np.array([order[int(place)] for place in places % size])",
         ),
     ),
     "an error of the source is lost": (
@@ -362,6 +391,11 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "there is memory for one load",
         (LOOP, "    import copy; dataset = copy.copy(dataset)\n" + LOOP),
     ),
+    "a copy of the rows is dealt": (
+        "epoch",
+        "there is memory for one load",
+        (DEAL, "import copy; yield from DataLoader(copy.deepcopy(dataset), **options)"),
+    ),
     "torch is seeded, and put back": (
         "epoch",
         "torch's global random generator is set to a seed",
@@ -382,3 +416,15 @@ def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
     verdict = check(famous(check.reference, {name: changes})[name])
     assert verdict.status == "wrong", verdict
     assert said in verdict.message, verdict
+
+
+def test_the_place_of_an_error_is_never_a_line_of_ours():
+    def epoch_batches(dataset, epoch, **options):
+        for mini_epoch in range(dataset.mini_epochs):
+            loader = DataLoader(dataset, **options)
+            dataset.load(epoch, mini_epoch)
+            yield from loader
+
+    verdict = checks.check_epoch(epoch_batches)
+    assert verdict.status == "wrong", verdict
+    assert "in epoch_batches, line" in verdict.message, verdict

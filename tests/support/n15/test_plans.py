@@ -79,6 +79,21 @@ def test_a_guess_that_is_level_with_the_fastest_is_told_so(guess, largest) -> No
         assert level == (0 < behind < NEAR), plan.partitions
 
 
+@pytest.mark.parametrize("guess, largest", [(guess_any_order, 1), (guess_two_sequences, 2)])
+def test_a_guess_of_16_is_told_no_reason_that_a_faster_border_refutes(guess, largest) -> None:
+    for machine in (Machine(), Machine(border=400e9)):
+        *others, longest = every_plan(512, gather_waits=False, largest=largest, machine=machine)
+        assert longest.pipeline > max(plan.pipeline for plan in others)
+    assert "they idle most" in guess(16).message
+
+
+def test_eight_hide_as_much_as_one_with_two_sequences_and_idle() -> None:
+    one, *_, eight, _ = every_plan(512, gather_waits=False, largest=2)
+    assert one.reduce + one.gather == pytest.approx(eight.reduce + eight.gather, abs=1e-3)
+    assert eight.pipeline - eight.compute > one.pipeline - one.compute == 0
+    assert "it leaves as much of R as n = 1, and idles" in guess_two_sequences(8).message
+
+
 def test_with_all_cards_one_stage_is_among_the_best_until_cards_are_slow() -> None:
     behind = {}
     for card in (50e9, 12e9):

@@ -106,6 +106,28 @@ def test_with_all_cards_one_stage_is_among_the_best_until_cards_are_slow() -> No
     assert round(behind[12e9, False, True], 2) == 0.05
 
 
+def level(cards_of_a_ring, largest=2, memory=80e9):
+    """Return for each order and gathering the n that the plan can't tell from the best."""
+    found = {}
+    for only_1f1b, waits in ((True, False), (True, True), (False, False), (False, True)):
+        machine = Machine(cards_of_a_ring=cards_of_a_ring, memory=memory)
+        plans = every_plan(512, machine=machine, largest=largest, only_1f1b=only_1f1b, gather_waits=waits)
+        best = fastest_plan(plans).seconds
+        found[only_1f1b, waits] = [plan.partitions for plan in plans if plan.seconds - best < NEAR]
+    return found
+
+
+def test_what_the_notebook_says_of_its_eight_rows_and_of_one_sequence_or_less_memory() -> None:
+    for cards in (1, 8):
+        assert {tuple(level(cards)[True, waits]) for waits in (False, True)} == {(1,)}  # 1F1B
+    assert all(1 in among for among in level(8).values())
+    one_card = level(1)
+    assert all(4 in one_card[False, waits] for waits in (False, True))
+    assert [1 in one_card[False, waits] for waits in (False, True)] == [True, False]
+    for less in ({"largest": 1}, {"memory": 64e9}):
+        assert [key for key, among in level(1, **less).items() if 1 in among] == [(True, False)]
+
+
 def step_of_zero_3(m, forward, backward, gather, reduce, layers) -> float:
     """Play it layer by layer: a GPU, and a network that gathers two layers ahead and reduces when it has time."""
     tasks = []

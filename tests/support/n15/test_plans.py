@@ -79,6 +79,7 @@ def test_a_guess_that_is_level_with_the_fastest_is_told_so(guess, largest) -> No
         assert level == (0 < behind < NEAR), plan.partitions
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("guess, largest", [(guess_any_order, 1), (guess_two_sequences, 2)])
 def test_a_guess_of_16_is_told_no_reason_that_a_faster_border_refutes(guess, largest) -> None:
     for machine in (Machine(), Machine(border=400e9)):
@@ -87,6 +88,7 @@ def test_a_guess_of_16_is_told_no_reason_that_a_faster_border_refutes(guess, lar
     assert "they idle most" in guess(16).message
 
 
+@pytest.mark.costly
 def test_eight_hide_as_much_as_one_with_two_sequences_and_idle() -> None:
     one, *_, eight, _ = every_plan(512, gather_waits=False, largest=2)
     assert one.reduce + one.gather == pytest.approx(eight.reduce + eight.gather, abs=1e-3)
@@ -117,6 +119,7 @@ def level(cards_of_a_ring, largest=2, memory=80e9):
     return found
 
 
+@pytest.mark.costly
 def test_what_the_notebook_says_of_its_eight_rows_and_of_one_sequence_or_less_memory() -> None:
     for cards in (1, 8):
         assert {tuple(level(cards)[True, waits]) for waits in (False, True)} == {(1,)}  # 1F1B

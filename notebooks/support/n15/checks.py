@@ -287,14 +287,6 @@ check_average = Exercise(
                     _FLAT,
                     _FLAT.replace("flatten()", "flatten().to(gradients[0].dtype)"),
                 ),
-                "A stage without gradients has nothing to put into one tensor.": (
-                    "    if not gradients:\n        return\n",
-                    "",
-                ),
-                "view wants a gradient that lies in one piece.": (
-                    _FLAT,
-                    _FLAT.replace("flatten()", "view(-1)"),
-                ),
                 "Where a gradient does not lie in one piece, reshape gives a copy, and what is written is lost.": (
                     "gradient.copy_(mean.view_as(gradient))",
                     "gradient.reshape(-1).copy_(mean)",

@@ -30,14 +30,14 @@ SIDE = 1.0  # inches left of the first column
 RANKS = 512
 NEAR = 0.02  # seconds of a step that such a plan can't tell apart
 #: How many cards a machine has, and how many of them one ring can use.
-CARDS = {"one each": (8, 1), "their share of 8": (8, 8), "1 card for all": (1, 1)}
+CARDS = {"one a ring": (8, 1), "all shared": (8, 8), "one for all": (1, 1)}
 BETWEEN = {"50 GB/s": 50e9, "45 GB/s": 45e9, "12 GB/s": 12e9}
 GATHERS = ("waits", "hides")
 SCHEDULES = ("any", "1F1B")
 SEQUENCES = {"1": 1, "1 or 2": 2}
 PLANS_CONTROLS = {
     "sequences": choice(tuple(SEQUENCES), "1 or 2", "sequences of a micro-batch"),
-    "rings": choice(tuple(CARDS), "one each", "network cards that rings use"),
+    "rings": choice(tuple(CARDS), "one a ring", "network cards"),
     "schedules": choice(SCHEDULES, "any", "schedule"),
     "gather": choice(GATHERS, "hides", "gathering new weights"),
     "between": choice(tuple(BETWEEN), "50 GB/s", "a card between machines"),
@@ -68,7 +68,7 @@ def draw_plans(
     between: str,
     memory: float,
 ) -> Figure:
-    """Draw for 1 to 16 stages the best plan's step on 512 ranks, by its parts, and what its fullest rank holds."""
+    """Draw for n = 1 to 16 the best plan's step on 512 ranks, by its parts, and what its fullest rank holds."""
     plans = every_plan(
         RANKS,
         memory_rule,
@@ -93,7 +93,7 @@ def draw_plans(
             _draw_memory(held, place, plan, memory)
     held.axhline(memory, color=RED, linestyle="--", linewidth=1.6)
     held.text(-0.46, 1.03 * memory, f"the GPU has {memory:g}", color=RED, fontsize=9.5, va="bottom")
-    held.set(ylabel="held by the fullest\nrank (GB)", ylim=(0, 1.25 * memory), xlabel="stages × replicas")
+    held.set(ylabel="held by the fullest\nrank (GB)", ylim=(0, 1.25 * memory), xlabel="n × replicas")
     held.set_xticks(range(len(plans)), [f"{p.partitions} × {p.replicas}" for p in plans])
     time.set(ylabel="a step (s)", ylim=(0, 1.55 * highest), xlim=(-0.5, len(plans) - 0.5))
     patches = [Patch(facecolor=c, edgecolor=GREY, hatch=h, label=name) for name, (c, h) in PARTS.items()]
@@ -101,20 +101,19 @@ def draw_plans(
     time.legend(handles=patches, bbox_to_anchor=(1.0, 1.0), **where)
     finding = f"{RANKS} ranks: nothing fits into {memory:g} GB"
     if best:
-        shape = f"{plural(best.partitions, 'stage')} × {plural(best.replicas, 'replica')}"
         near = [str(p.partitions) for p in fitting if p is not best and p.seconds - best.seconds < NEAR]
-        others = f"; {' and '.join(near)} within {NEAR:g} s" if near else ""
-        finding = f"{RANKS} ranks: fastest with {shape}, {best.seconds:.3f} s{others}"
+        others = f"; n = {' and '.join(near)} within {NEAR:g} s" if near else ""
+        finding = f"{RANKS} ranks: fastest with n = {best.partitions}, {best.seconds:.3f} s{others}"
     style.headline(figure, finding)
     facts = "; ".join(
         f"{p.partitions} x {p.replicas}: {words.replace(chr(10), ' ')}, {p.memory / 1e9:.0f} GB"
         for p, words in zip(plans, told, strict=True)
     )
     limits = (
-        f"Limit {memory:g} GB, {between} a card, rings use {rings}, schedule {schedules}, gathering {gather}, "
+        f"Limit {memory:g} GB, {between} a card, cards {rings}, schedule {schedules}, gathering {gather}, "
         f"micro-batches of {sequences}"
     )
-    return describe(figure, f"{finding}. {limits}. Stages x replicas: {facts}.")
+    return describe(figure, f"{finding}. {limits}. n x replicas: {facts}.")
 
 
 def _told_of(plan: Plan) -> str:

@@ -100,7 +100,9 @@ class _Stage:
     def gradient(self, rank: int, k: int) -> Tensor | None:
         if k in self.without:
             return None
-        return self._laid(k, random_tensor(*_SHAPES[k], seed=10 * rank + k))
+        values = random_tensor(*_SHAPES[k], seed=10 * rank + k)
+        zeros = rank == 1 and k == 2  # they count: those of another replica are none
+        return self._laid(k, 0 * values if zeros else values)
 
     def mean(self, replicas: int, k: int) -> Tensor:
         of_ranks = (self.gradient(rank, k) for rank in range(replicas))
@@ -208,14 +210,14 @@ Stages = Sequence[Sequence["Tensor | None"]]
 """The gradients of each stage."""
 
 
-def _lengths(*of_stages: Sequence[float | None]) -> Stages:
+def _lengths(*of_stages: Sequence[float | None], kind: torch.dtype = torch.float64) -> Stages:
     """Make gradients of these lengths, in random directions; None stays None."""
     made: list[list[Tensor | None]] = []
     for j, lengths in enumerate(of_stages):
         row: list[Tensor | None] = []
         for k, length in enumerate(lengths):
             direction = random_tensor(2 + k, 2, seed=10 * j + k)
-            row.append(None if length is None else length * direction / direction.norm())
+            row.append(None if length is None else (length * direction / direction.norm()).to(kind))
         made.append(row)
     return made
 
@@ -227,6 +229,7 @@ _CLIPPED: tuple[tuple[str, Callable[[], Stages], float], ...] = (
     ("2 stages of norm 0.8 each, max_norm 1", lambda: _lengths([0.8], [0.8]), 1.0),
     ("2 stages of norm 3 and 4, max_norm 7", lambda: _lengths([3.0], [4.0]), 7.0),
     ("a stage whose parameters are all frozen", lambda: _lengths([None, None], [3.0, None], [4.0]), 2.0),
+    ("a frozen stage beside two in float32", lambda: _lengths([None], [3.0], [4.0], kind=torch.float32), 2.0),
     ("all gradients are zero", lambda: _lengths([0.0], [0.0]), 1.0),
     ("1 stage of norm 5, max_norm 2", lambda: _lengths([3.0, 4.0]), 2.0),
 )
@@ -250,21 +253,22 @@ def fault_of_clip(answer: Any) -> str:
     return ""
 
 
-def _with_gradients(row: Sequence[Tensor | None]) -> list[nn.Parameter]:
+def _with_gradients(row: Sequence[Tensor | None], kind: torch.dtype) -> list[nn.Parameter]:
     own = []
     for k, gradient in enumerate(row):
-        parameter = nn.Parameter(random_tensor(2 + k, 2))
+        parameter = nn.Parameter(random_tensor(2 + k, 2).to(kind))
         parameter.grad = None if gradient is None else gradient.clone()
         own.append(parameter)
     return own
 
 
 def _fault_of_stages(answer: Any, stages: Stages, max_norm: float, where: str) -> str:
-    whole = [parameter for row in stages for parameter in _with_gradients(row)]
+    kind = next(gradient.dtype for row in stages for gradient in row if gradient is not None)
+    whole = [parameter for row in stages for parameter in _with_gradients(row, kind)]
     norm = float(nn.utils.clip_grad_norm_(whole, max_norm))
 
     def stage(dist: Any) -> tuple[Any, list[nn.Parameter], bool]:
-        own = _with_gradients(stages[dist.get_rank()])
+        own = _with_gradients(stages[dist.get_rank()], kind)
         given = _ReadOnce(own)
         return answer(given, max_norm, ALONG, _Job(dist, ALONG)), own, given.again
 

@@ -30,7 +30,7 @@ def _fewest_stages(memory: float) -> int:
 
 
 def _fastest_of_any_order(largest: int) -> int:
-    """Return how many stages are fastest if pipelines take any order, gathering hides, each ring has a card."""
+    """Return the fastest n if pipelines take any order, gathering hides, each ring has a card."""
     return fastest_plan(every_plan(512, gather_waits=False, largest=largest)).partitions
 
 
@@ -98,24 +98,24 @@ guess_stages = exact_number(
     tried=Tried(right=32, wrong=8),
 )
 guess_any_order = exact_number(
-    "the fastest number of stages",
+    "the fastest n",
     lambda: _fastest_of_any_order(1),
     said={
         1: "so it was with 1F1B: other orders of a pipeline idle less, and let the reduction begin earlier",
         4: "less than 0.02 s behind, which such a plan can't tell apart",
         8: "0.025 s behind: it idles more, and hides hardly more",
-        16: "its pipelines cross machines",
+        16: "they idle most",
     },
     tried=Tried(right=2, wrong=8),
 )
 guess_two_sequences = exact_number(
-    "the fastest number of stages",
+    "the fastest n",
     lambda: _fastest_of_any_order(2),
     said={
         2: "less than 0.02 s behind, which such a plan can't tell apart",
         4: "less than 0.02 s behind, which such a plan can't tell apart",
-        8: "a pipeline of eight idles for longer than what it hides",
-        16: "its pipelines cross machines",
+        8: "it leaves as much of R as n = 1, and idles",
+        16: "they idle most",
     },
     tried=Tried(right=1, wrong=2),
 )

@@ -283,8 +283,47 @@ def test_types_in_the_order_of_a_set_do_not_meet_in_two_processes():
         assert "float32 and float64: your code raised ValueError: collective 0: " in verdict.message
         assert verdict.message.endswith("Sets and hashes have another order in each process: these calls don't meet.")
     assert n15.check_average(of_a_sorted_set)
-    by_address = edited(of_a_sorted_set, ("key=str", "key=hash"))
-    assert n15.check_average(by_address).message.endswith("these calls don't meet.")
+    for key in ("hash", "id"):
+        by_address = edited(of_a_sorted_set, ("key=str", f"key={key}"))
+        assert n15.check_average(by_address).message.endswith("these calls don't meet."), key
+
+
+def test_a_gradient_of_zeros_counts_since_another_replicas_may_be_none():
+    verdict = n15.check_average(edited(average, ("grad is not None", "grad is not None and parameter.grad.any()")))
+    assert verdict.status == "wrong"
+    assert "collective 0: " in verdict.message
+
+
+def test_a_stage_without_gradients_sends_a_number_of_the_type_that_others_send():
+    def of_the_first(parameters, max_norm, group, dist):
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        squares = torch.zeros((), dtype=gradients[0].dtype if gradients else torch.float64)
+        for gradient in gradients:
+            squares += gradient.pow(2).sum()
+        dist.all_reduce(squares, group=group)
+        norm = squares.sqrt().item()
+        for gradient in gradients:
+            gradient.mul_(min(1.0, max_norm / max(norm, 1e-12)))
+        return norm
+
+    verdict = n15.check_clip(of_the_first)
+    assert verdict.status == "wrong"
+    assert "float32" in verdict.message
+    assert "float64" in verdict.message
+
+    def of_its_parameters(parameters, max_norm, group, dist):
+        own = list(parameters)
+        if all(parameter.grad is None for parameter in own):
+            dist.all_reduce(squares := torch.zeros((), dtype=own[0].dtype), group=group)
+            return squares.sqrt()
+        return of_the_first(own, max_norm, group, dist)
+
+    assert n15.check_clip(of_its_parameters)
+
+
+def test_who_meets_a_stage_without_gradients_is_told_so_once():
+    verdict = n15.check_average(edited(average, ("    if not gradients:\n        return\n", "")))
+    assert verdict.message.endswith("A stage may have no gradient at all.")
 
 
 def test_a_number_of_buckets_that_is_a_float_is_told_as_such_and_not_as_an_error_of_exposed():

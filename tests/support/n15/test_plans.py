@@ -79,6 +79,23 @@ def test_a_guess_that_is_level_with_the_fastest_is_told_so(guess, largest) -> No
         assert level == (0 < behind < NEAR), plan.partitions
 
 
+@pytest.mark.costly
+@pytest.mark.parametrize("guess, largest", [(guess_any_order, 1), (guess_two_sequences, 2)])
+def test_a_guess_of_16_is_told_no_reason_that_a_faster_border_refutes(guess, largest) -> None:
+    for machine in (Machine(), Machine(border=400e9)):
+        *others, longest = every_plan(512, gather_waits=False, largest=largest, machine=machine)
+        assert longest.pipeline > max(plan.pipeline for plan in others)
+    assert "they idle most" in guess(16).message
+
+
+@pytest.mark.costly
+def test_eight_hide_as_much_as_one_with_two_sequences_and_idle() -> None:
+    one, *_, eight, _ = every_plan(512, gather_waits=False, largest=2)
+    assert one.reduce + one.gather == pytest.approx(eight.reduce + eight.gather, abs=1e-3)
+    assert eight.pipeline - eight.compute > one.pipeline - one.compute == 0
+    assert "it leaves as much of R as n = 1, and idles" in guess_two_sequences(8).message
+
+
 def test_with_all_cards_one_stage_is_among_the_best_until_cards_are_slow() -> None:
     behind = {}
     for card in (50e9, 12e9):
@@ -89,6 +106,29 @@ def test_with_all_cards_one_stage_is_among_the_best_until_cards_are_slow() -> No
                 behind[card, only_1f1b, waits] = plans[0].seconds - fastest_plan(plans).seconds
     assert {key for key, seconds in behind.items() if seconds >= NEAR} == {(12e9, False, True)}
     assert round(behind[12e9, False, True], 2) == 0.05
+
+
+def level(cards_of_a_ring, largest=2, memory=80e9):
+    """Return for each order and gathering the n that the plan can't tell from the best."""
+    found = {}
+    for only_1f1b, waits in ((True, False), (True, True), (False, False), (False, True)):
+        machine = Machine(cards_of_a_ring=cards_of_a_ring, memory=memory)
+        plans = every_plan(512, machine=machine, largest=largest, only_1f1b=only_1f1b, gather_waits=waits)
+        best = fastest_plan(plans).seconds
+        found[only_1f1b, waits] = [plan.partitions for plan in plans if plan.seconds - best < NEAR]
+    return found
+
+
+@pytest.mark.costly
+def test_what_the_notebook_says_of_its_eight_rows_and_of_one_sequence_or_less_memory() -> None:
+    for cards in (1, 8):
+        assert {tuple(level(cards)[True, waits]) for waits in (False, True)} == {(1,)}  # 1F1B
+    assert all(1 in among for among in level(8).values())
+    one_card = level(1)
+    assert all(4 in one_card[False, waits] for waits in (False, True))
+    assert [1 in one_card[False, waits] for waits in (False, True)] == [True, False]
+    for less in ({"largest": 1}, {"memory": 64e9}):
+        assert [key for key, among in level(1, **less).items() if 1 in among] == [(True, False)]
 
 
 def step_of_zero_3(m, forward, backward, gather, reduce, layers) -> float:

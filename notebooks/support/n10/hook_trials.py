@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -74,7 +75,7 @@ def _gradients(
     inputs = _inputs(require=require)
     torch.rand(5)  # between the seed and the call others draw
     with in_case("in forward"):
-        y = answer(segment, *inputs)
+        y = answer(segment.forward, *inputs)  # a method: no module, whose `training` one could ask
     if isinstance(y, Tensor) and not y.requires_grad:
         data = "" if require else "the inputs are data that require no gradient: "
         raise Finding(f"{data}the weights require one, the output does not, so backward can't begin.")
@@ -305,6 +306,27 @@ def _fault_of_two_states(answer: Callable[..., Any]) -> str:
     return ""
 
 
+def fault_behind_an_error(call: Callable[..., Any]) -> str:
+    """Go backward through a function that fails in its second forward: who hears of it, and what is left behind?"""
+    runs = list[int]()
+
+    def fails_later(x: Tensor) -> Tensor:
+        runs.append(1)
+        if len(runs) > 1:
+            raise RuntimeError("out of memory")
+        return x.sin()
+
+    loss = call(fails_later, torch.ones(2, requires_grad=True)).sum()
+    torch.rand(3)  # the generator moves on, as it does in training
+    state = torch.get_rng_state()
+    with suppress(RuntimeError):
+        loss.backward()
+        return "function raised RuntimeError in the second forward, and nobody heard of it."
+    if not torch.equal(torch.get_rng_state(), state):
+        return "an error in the second forward, and the random state is another one than before: leave it as it was."
+    return ""
+
+
 def _grad(x: Tensor) -> Tensor:
     return torch.zeros_like(x) if x.grad is None else x.grad
 
@@ -321,4 +343,5 @@ def fault_of_hooks(answer: Any) -> str:
         or _fault_of_two_states(answer)
         or _fault_of_a_lost_output(answer)
         or _fault_of_a_funnel(answer)
+        or fault_behind_an_error(answer)
     )

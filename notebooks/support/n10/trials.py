@@ -17,6 +17,7 @@ from lib.saved import LiveTensors, SavedTensors
 from support.kit.judged import Fault
 from support.kit.raised import Finding, calling, in_case, place
 from support.kit.values import kind_of
+from support.n10.hook_trials import fault_behind_an_error
 
 OFF = 1e-4  # a share of a gradient; a matrix product in 16 bits is off by more
 
@@ -282,16 +283,7 @@ def _fault_of_errors(answer: Any) -> str:
     with suppress(RuntimeError):
         answer.apply(_refuses, torch.ones(2, requires_grad=True))
         return "function raised RuntimeError in forward, and nobody heard of it."
-    runs = list[int]()
-
-    def fails_later(x: Tensor) -> Tensor:
-        runs.append(1)
-        return 2 * x if len(runs) == 1 else _refuses(x)
-
-    with suppress(RuntimeError):
-        answer.apply(fails_later, torch.ones(2, requires_grad=True)).sum().backward()
-        return "function raised RuntimeError in the second forward, and nobody heard of it."
-    return ""
+    return fault_behind_an_error(answer.apply)
 
 
 def _fault_of_what_is_left(answer: Any) -> str:
@@ -339,7 +331,7 @@ def _fault_of_a_kept_graph(answer: Any) -> str:
     """Go backward twice: whatever the first one has used must still be there."""
     part = _Segment()
     inputs = torch.ones(10, 6, requires_grad=True), torch.ones(10, 6), torch.ones(6)
-    loss = answer.apply(part, *inputs).sum()
+    loss = answer.apply(part.forward, *inputs).sum()  # a method: no module, whose `training` one could ask
     for turn in ("first", "second"):
         case = f"the {turn} of two backwards through a kept graph"
         with in_case(case):

@@ -53,6 +53,22 @@ ONE_LEAF_A_TENSOR = apply(
         "[x.data_ptr() for x in ctx.saved_tensors]))",
     )
 )
+STATE_BACK_WITHOUT_FINALLY = apply(
+    (
+        "torch.random.fork_rng(ctx.devices, device_type=kind)",
+        "torch.enable_grad()\n        now = torch.get_rng_state()",
+    ),
+    (
+        "            output = ctx.function(*inputs)",
+        "            output = ctx.function(*inputs)\n        torch.set_rng_state(now)",
+    ),
+)
+STATE_FOR_MODULES_ALONE = apply(
+    (
+        "torch.set_rng_state(ctx.random_state)",
+        "getattr(ctx.function, 'training', 0) and torch.set_rng_state(ctx.random_state)",
+    ),
+)
 EMPTIES_THE_GRADIENT = apply(("        return None, *", "        gradient.zero_()\n        return None, *"))
 
 
@@ -66,6 +82,8 @@ EMPTIES_THE_GRADIENT = apply(("        return None, *", "        gradient.zero_(
         (MASK_AS_NUMBERS, "is of type torch.float32, in the first of type torch.bool"),
         (ONE_LEAF_A_TENSOR, "one tensor is passed as two inputs"),
         (EMPTIES_THE_GRADIENT, "another gradient than without a checkpoint"),
+        (STATE_BACK_WITHOUT_FINALLY, "an error in the second forward, and the random state is another one than before"),
+        (STATE_FOR_MODULES_ALONE, "the first of two backwards through a kept graph drew another dropout mask"),
     ],
 )
 def test_a_checkpoint_is_told_which_promise_it_breaks(answer, says):
@@ -95,6 +113,14 @@ LETS_GO_AT_THE_END = hooks(
 )
 CHANGES_THE_DATA = hooks(
     ("    again = {}\n", "    again = {}\n    for x in inputs:\n        x.requires_grad_()\n"),
+)
+PUTS_BACK_WITHOUT_FINALLY = hooks(
+    ("torch.random.fork_rng(devices=[]), torch", "torch"),
+    ("        found = []\n", "        found = []\n        now = torch.get_rng_state()\n"),
+    ("            function(*inputs)\n", "            function(*inputs)\n        torch.set_rng_state(now)\n"),
+)
+DRAWS_AGAIN_IN_MODULES_ALONE = hooks(
+    ("torch.set_rng_state(random_state)", "getattr(function, 'training', 0) and torch.set_rng_state(random_state)"),
 )
 
 
@@ -135,6 +161,8 @@ def stops_at_the_one_that_was_asked(function, *inputs):
     [
         (LETS_GO_AT_THE_END, "at the peak"),
         (CHANGES_THE_DATA, "the caller's data now requires a gradient"),
+        (PUTS_BACK_WITHOUT_FINALLY, "an error in the second forward, and the random state is another one than before"),
+        (DRAWS_AGAIN_IN_MODULES_ALONE, "the second forward drew another dropout mask than the first"),
         (stops_at_the_one_that_was_asked, "ran 3 times in forward and backward"),
     ],
 )

@@ -210,6 +210,12 @@ _IN_ORDER = {
         work,
         edited(load_in_order, ("send_home(", "in_a_hurry("), names={"in_a_hurry": _sent_home_in_a_hurry}),
     ),
+    trials.GONE: (
+        work,
+        _load(
+            ("yield batch", "yield batch; number < len(batches) - 3 or [queue.put(None) for queue in orders]")
+        ),
+    ),
     trials.UNJOINED: (
         work,
         edited(

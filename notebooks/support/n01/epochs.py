@@ -127,6 +127,10 @@ class Made(list[Any]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Made) and list(self) == list(other)
 
+    def __ne__(self, other: object) -> bool:
+        """Say the opposite: a list's own would know only the items."""
+        return not self == other
+
 
 @dataclass(frozen=True)
 class EpochCase:

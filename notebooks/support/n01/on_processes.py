@@ -12,6 +12,8 @@ from multiprocessing import queues
 from queue import Empty
 from typing import Any
 
+import torch
+
 from lib.text import plural
 from support.n01.solved import load_in_order
 from support.n01.solved import work as right_work
@@ -21,6 +23,7 @@ PATIENCE = 10.0  # seconds without a word, where a right loader needs millisecon
 SLOW = 10  # times as long as a right loader takes on this machine now: so long a loader may take at least
 LARGE = 200_000  # bytes of an item; a pipe holds 64 kB
 VAIN = 3  # looks into a queue that find nothing yet
+AT_MOST = 3.0  # seconds for which a late trainer stays away; a worker that goes is gone in milliseconds
 
 AFTER_EPOCH = "after an epoch"
 AFTER_BREAK = "after a `break`"
@@ -28,13 +31,25 @@ AFTER_ERROR = "after an error"
 AFTER_NO_LIST = "behind an error of the batch sampler"
 AT_NO_LIST = "where the batch sampler raises in the first orders"
 TWO_LOOPS = "where two loops take turns"
-RIGHT_ENDS = (AFTER_EPOCH, TWO_LOOPS)
-ALL_ENDS = (AFTER_EPOCH, AFTER_BREAK, AFTER_ERROR, AFTER_NO_LIST, AT_NO_LIST, TWO_LOOPS)
+TENSORS = f"with tensors, {AFTER_EPOCH}"
+TENSORS_LEFT = f"with tensors, {AFTER_BREAK}"
+RIGHT_ENDS = (AFTER_EPOCH, TWO_LOOPS, TENSORS)
+ALL_ENDS = (
+    AFTER_EPOCH,
+    AFTER_BREAK,
+    AFTER_ERROR,
+    AFTER_NO_LIST,
+    AT_NO_LIST,
+    TWO_LOOPS,
+    TENSORS,
+    TENSORS_LEFT,
+)
 LISTS = {AFTER_NO_LIST: 5, AT_NO_LIST: 2}  # that come before the sampler raises; of others all eight
 
 HANGS = "all wait for ever"
 HOME = "Some results were never fetched, and a process ends only when all that it has put has been taken from the pipe."
 SHARED = "Each loop has a buffer, numbers and queues of its own."
+GONE = "A worker was sent home before all its batches were received, and its tensors have gone with it."
 TIMED = (
     "A look that finds nothing yet is no end of them: what was ordered still comes, however long it takes."
 )
@@ -113,6 +128,12 @@ def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: C
                 tell(said)
                 return
             continue
+        if end in (TENSORS, TENSORS_LEFT):
+            said = _of_tensors(work, load, end, tell)
+            if said:
+                tell(said)
+                return
+            continue
         moment = f"with large batches, {end}"
         tell(f"{moment}, {HANGS}. {HOME}")
         in_vain: list[bool] = []
@@ -164,6 +185,72 @@ def _still_there(seconds: float, tell: Callable[[], object]) -> int:
         children[0].join(seconds / 10)
         tell()
     return len(multiprocessing.active_children())
+
+
+class _LateQueue(queues.Queue):  # type: ignore[type-arg]
+    """A queue in which a trainer that has said None looks only when the workers have gone."""
+
+    sent_home: list[bool]  # shared by the queues of a loader
+    gone: Callable[[], object] = bool  # called when what a worker has sent can't be received any more
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put an item; None is the last that a worker hears."""
+        if item is None:
+            self.sent_home.append(True)
+        super().put(item, block, timeout)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take what is there; raises Empty, or what torch raises over a tensor of a process that has ended."""
+        for worker in multiprocessing.active_children() if self.sent_home else ():
+            worker.join(AT_MOST)
+        if self.sent_home and block and not multiprocessing.active_children():
+            block = False  # whatever is to come is there
+        try:
+            return super().get(block, timeout)
+        except (OSError, EOFError):
+            self.gone()
+            raise
+
+
+class _LateContext:
+    """In place of the module multiprocessing: its processes, and queues of a trainer that is late."""
+
+    def __init__(self, gone: Callable[[], object]) -> None:
+        self.fork = multiprocessing.get_context("fork")
+        self.Process = self.fork.Process
+        self.gone = gone
+        self.sent_home: list[bool] = []
+
+    def Queue(self, maxsize: int = 0) -> _LateQueue:
+        """Make a queue, under the name that multiprocessing has."""
+        made = _LateQueue(maxsize, ctx=self.fork)
+        made.sent_home = self.sent_home
+        made.gone = self.gone
+        return made
+
+    SimpleQueue = Queue
+
+
+def _of_tensors(work: Any, load: Any, end: str, tell: Callable[[str], None]) -> str:
+    """Take an epoch of tensors, or leave it; say what is wrong, the same of both."""
+    tell(f"{end}, {HANGS}.")
+    lost: list[str] = []
+
+    def gone() -> None:
+        lost.append(f"a batch of tensors can't be received any more. {GONE}")
+        tell(lost[0])
+
+    items = {i: torch.full((4,), float(i)) for i in range(8)}
+    iterator = load(work, items, _Lists(8), torch.stack, workers=2, context=_LateContext(gone))
+    try:
+        next(iterator)
+        if end == TENSORS_LEFT:
+            iterator.close()
+        else:
+            list(iterator)
+    except Exception as error:
+        return lost[0] if lost else f"{end}, your code raised {error!r}."
+    return ""
 
 
 def _tried(work: Any, load: Any, ends: Sequence[str], patience: float) -> str:

@@ -16,7 +16,7 @@ from support.kit.threads import Aside
 UNPINNED = "A batch was handed on without being pinned."
 PINS_ERRORS = "Where an error came there is no batch to pin: hand it on as it is."
 RAISES = "An error of `pin` ends the thread, and the trainer waits for ever: hand it on as its batch's error."
-DROPS_ERRORS = "An error was not handed on: the trainer waits for its batch for ever."
+DROPS_ERRORS = "An error was not handed on, and the trainer has to hear of it."
 COLLECTS = "All is taken before anything is handed on: pin and hand on one batch after the other."
 AHEAD = "Each message leaves before the next is taken: meanwhile the trainer may be waiting for it."
 ONE_ONLY = "Only the first is handed on: go on until None comes."
@@ -100,6 +100,9 @@ class _Results:
         nothing: SimpleQueue[Any] = SimpleQueue()
         return nothing.get()
 
+    def get_nowait(self) -> Any:
+        return self.get(block=False)
+
     def empty(self) -> bool:
         """Look, as with a timeout; behind None nothing ever comes."""
         self.looks += 1
@@ -174,9 +177,11 @@ def _of_messages(out: list[Any]) -> str:
         if message[0] == number and message[1] == due[1] and message[2] is due[2]:
             continue
         said = f"the message {message!r} came out, due is {due!r}."
-        if message[0] == number and message[2] is due[2] is not None:
+        if message[0] != number:
+            return said
+        if message[2] is due[2] is not None:
             return f"{said} {LEFT_BESIDE}"
-        if message[0] == number and message[1] == batch and due[2] is None:
+        if message[1] == batch and due[2] is None:
             return f"{said} {UNPINNED if batch else EMPTY}"
         if isinstance(message[2], Exception) and due[2] is not None:
             return f"{said} {OTHER_ERROR}"

@@ -30,6 +30,7 @@ from support.n01.epochs import (
     unwritable,
 )
 from support.n01.on_processes import ALL_ENDS, RIGHT_ENDS, fault_on_processes
+from support.n01.on_processes import GONE as GONE
 from support.n01.on_processes import SHARED as SHARED
 from support.n01.watched import Stuck, WatchedTeam
 

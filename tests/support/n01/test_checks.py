@@ -227,6 +227,10 @@ def test_what_suffices_for_exercise_3_fails_in_exercise_4():
             (n01._work(("collate([", "tuple([")), load_in_order),
             f"batch 0 is (0, 1), due is [0, 1]. {trials.UNCOLLATED}",
         ),
+        (
+            (n01._work(("collate([", "([")), load_in_order),
+            f"batch 0 is [0, 1], due is [0, 1]. {trials.UNCOLLATED}",
+        ),
         ((work, n01._load(("raise error", "continue"))), trials.LOST),
         ((work, n01._load(("raise error", "raise RuntimeError(error)"))), trials.AS_TEXT),
         ((work, n01._load(("yield batch", "yield batch; batches[number]"))), "A batch sampler has no places"),
@@ -340,7 +344,18 @@ def looking_stage(results, data, pin):
             data.put((number, None, failed))
 
 
-@pytest.mark.parametrize("answer", [by_two_loops, by_object, patient_stage, looking_stage])
+def asking_stage(results, data, pin):
+    while True:
+        try:
+            message = results.get_nowait()
+        except queue.Empty:
+            continue
+        if message is None:
+            return
+        data.put(Stage(pin)(message))
+
+
+@pytest.mark.parametrize("answer", [by_two_loops, by_object, patient_stage, looking_stage, asking_stage])
 def test_a_stage_by_other_ways_is_right(answer):
     assert n01.check_pinning(answer).status == "right"
 
@@ -398,6 +413,14 @@ SENT_ON = "data.put((number, batch, error))"
         (edited_stage(("error = failed", "continue")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "error = RuntimeError(str(failed))")), pinning.OTHER_ERROR),
         (edited_stage(("error = failed", "error = type(failed)(*failed.args)")), pinning.OTHER_ERROR),
+        (
+            edited_stage((SENT_ON, "data.put((number, batch, None))")),
+            f"due is (1, None, OSError('no such file')). {pinning.DROPS_ERRORS}",
+        ),
+        (
+            edited_stage((SENT_ON, f"number == 1 or {SENT_ON}")),
+            "the message (3, None, MemoryError('no pinned memory is left')) came out, due is (1, None,",
+        ),
         (edited_stage((SENT_ON, "data.put([number, batch, error])")), pinning.NUMBERS_LOST),
         (edited_stage(("if error is None", "if batch is None")), pinning.PINS_ERRORS),
         (edited_stage(("if error is None", "if batch")), "RuntimeError: Boolean value of Tensor"),

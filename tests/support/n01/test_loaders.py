@@ -50,13 +50,6 @@ LOOKS_AGAIN_AND_AGAIN = (
         )
     ),
 )
-FETCHES_WHILE_ANYBODY_IS_THERE = clearing_up("""[q.put(None) for q in orders]
-        while any(w.is_alive() for w in team):
-            try:
-                results.get(timeout=.01)
-            except queue.Empty:
-                pass
-        [w.join() for w in team]""")
 COUNTS_WITH_A_TIMEOUT = clearing_up("""while missing:
             try:
                 missing.remove(results.get(timeout=.01)[0])
@@ -91,7 +84,6 @@ RIGHT = {
     "a queue for each worker's results": A_QUEUE_FOR_EACH_RESULT,
     "no worker that would get no order": NO_IDLE_WORKER,
     "looks again and again": LOOKS_AGAIN_AND_AGAIN,
-    "fetches while anybody is there": FETCHES_WHILE_ANYBODY_IS_THERE,
     "counts, and looks with a timeout": COUNTS_WITH_A_TIMEOUT,
 }
 

@@ -154,6 +154,15 @@ def steady(load_of):
     return formula
 
 
+def test_a_simulation_that_is_steady_is_not_called_a_formula():
+    """A worker that waits until its batch is received, and loads that are sorted."""
+    waits = changed(("max(loaded.get(b - workers, 0), ", "max(taken.get(b - workers, 0), "))
+    for answer in (waits, changed(("    loaded = dict", "    loads = sorted(loads)\n    loaded = dict"))):
+        verdict = check_predict(answer)
+        assert verdict.status == "wrong"
+        assert "formula" not in verdict.message
+
+
 @pytest.mark.parametrize("load_of", [max, lambda loads: sum(loads) / len(loads), lambda loads: loads[0]])
 def test_a_formula_for_the_steady_state_is_told_what_it_cannot_know(load_of):
     verdict = check_predict(steady(load_of))

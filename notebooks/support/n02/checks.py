@@ -135,9 +135,8 @@ _SIZE = "size = self.pool * self.batch_size"
 _ROUNDED_UP = "-(-len(self.sampler) // self.batch_size)"
 
 check_pooled = Exercise(
-    "PooledBatches (the sampler names 1, 3, 5, …, half of the items)",
+    "PooledBatches",
     reference=PooledBatches,
-    name="PooledBatches",
     methods=("__iter__", "__len__"),
     judge=judged(
         pools.fault_of_pools,

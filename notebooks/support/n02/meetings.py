@@ -9,8 +9,8 @@ from math import gcd
 from typing import Any
 
 MIXED = (
-    "Items that differ in seed, epoch or index have the same numbers: the three are added, cut or run together, so "
-    "that different ones come out alike. Keep them apart."
+    "Items that differ in seed, epoch or index have the same numbers: the three are mixed so that different ones come "
+    "out alike. Keep them apart."
 )
 EXCHANGED = (
     "The crop of one item tells the flip of another: they are drawn from the same numbers in another order, or from "

@@ -45,7 +45,7 @@ TOGETHER = (
 )
 MIDWAY = "set_epoch in the middle of a pass changes the rest of it: a pass that has begun keeps its epoch."
 UNEVEN = "This is no shuffle: all orders should be about equally likely."
-NEXT = "An epoch tells about a later one: the two should have nothing to do with each other."
+NEXT = "An order tells about another one: the two should have nothing to do with each other."
 WORKER = "In a worker the order is another one: which process asks makes no difference."
 MOST_OF_A_PASS = 50  # items that are taken of it
 SIZE = 20
@@ -54,8 +54,9 @@ EPOCHS = (*range(130), 200, 250, 256, 300, 365, 400, 500, 512, 600, 700, 720, 80
 SEEDS = range(1, 1000)
 #: Where chance is counted: ten items in 3,080 epochs, so about 308 times each index at each place.
 FEW = 10
-RUNS = [(seed, epoch) for seed in range(0, 1000, 13) for epoch in range(40)]
-LATER = (1, 2, 5)  # epochs that are held against each other are so far apart
+RUNS = [*product(range(0, 1000, 13), range(40))]  # seeds, far apart, and epochs
+FARTHER = ((0, 1), (0, 2), (0, 5), (1, 0))  # orders held against each other: so many seeds and epochs on
+_Orders = dict[tuple[int, int], list[int]]  # by seed and epoch
 _SQUARES = [*product(range(FEW), repeat=2)]
 #: Where it is looked whether what lay far apart comes near: a thousand items, cut into tenths.
 MANY = 1000
@@ -83,8 +84,11 @@ def _epoch(sampler: Any, epoch: int, size: int = SIZE) -> list[int]:
 def _faults(answer: Any) -> Iterator[str]:
     sampler = answer(SIZE, 0)
     before = states()
-    first = first_items(sampler)
-    touched = states() != before
+    first = []
+    touched = False
+    for index in islice(sampler, MOST_OF_A_PASS):
+        first.append(index)
+        touched = touched or states() != before
     again = first_items(sampler)
     yield from _wrong_indices(first, SIZE)
     if not again:
@@ -161,7 +165,7 @@ def _midway(sampler: Any, another_pass: bool = False) -> list[int]:
 
 
 def _faults_of_chance(answer: Any) -> Iterator[str]:
-    """Count, over many epochs: each index at each place; how far apart two come; what one epoch tells of later ones."""
+    """Count, over many epochs: each index at each place; how far apart two come; what an order tells of another."""
     orders = {(seed, epoch): _epoch(answer(FEW, seed), epoch, FEW) for seed, epoch in RUNS}
     places: Counter[tuple[int, ...]] = Counter()
     apart: Counter[tuple[int, ...]] = Counter()  # of two indices, how many places on, round about
@@ -177,26 +181,27 @@ def _faults_of_chance(answer: Any) -> Iterator[str]:
         often = apart[one, other, far]
         told = f"index {other} comes {often} times {far} places behind index {one}, or {FEW - far} before it"
         yield f"{UNEVEN} In {len(RUNS)} epochs of ten items {told}."
-    for later in LATER:
-        yield from _told_by(orders, later)
+    of_next_seeds = {(seed + 1, epoch): _epoch(answer(FEW, seed + 1), epoch, FEW) for seed, epoch in RUNS}
+    for farther in FARTHER:
+        yield from _told_by(orders, orders | of_next_seeds, *farther)
 
 
-def _told_by(orders: dict[tuple[int, int], list[int]], later: int) -> Iterator[str]:
-    """Yield what an order tells of the one that comes so many epochs later with the same seed."""
+def _told_by(orders: _Orders, others: _Orders, seeds: int, epochs: int) -> Iterator[str]:
+    """Yield what an order tells of the other one that is so many seeds and epochs farther on."""
     moves: Counter[tuple[int, ...]] = Counter()  # from which place to which
     successors: Counter[tuple[int, ...]] = Counter()  # which index is followed, at its place, by which
-    of_both = [(order, orders.get((seed, epoch + later))) for (seed, epoch), order in orders.items()]
+    of_both = [(order, others.get((seed + seeds, epoch + epochs))) for (seed, epoch), order in orders.items()]
     compared = [(order, following) for order, following in of_both if following]
     for order, following in compared:
         moves.update((place, following.index(index)) for place, index in enumerate(order))
         successors.update(zip(order, following, strict=True))
-    when = f", {later} epochs later" if later > 1 else " in the next"
+    where = f"with {seeds} added to the seed and {epochs} to the epoch"
     for place, to in unfair(moves, _SQUARES):
         often = moves[place, to]
-        yield f"{NEXT} In {len(compared)} epochs what was at place {place} comes {often} times at place {to}{when}."
+        yield f"{NEXT} In {len(compared)} orders what was at place {place} comes {often} times at place {to} {where}."
     for index, to in unfair(successors, _SQUARES):
         often = successors[index, to]
-        yield f"{NEXT} In {len(compared)} epochs, where {index} was, {to} comes {often} times{when}."
+        yield f"{NEXT} In {len(compared)} orders, where {index} was, {to} comes {often} times {where}."
 
 
 def _faults_of_many(answer: Any) -> Iterator[str]:

@@ -33,7 +33,7 @@ READING = "len() reads the sampler, and so uses up an order: the next epoch is a
 
 MOST = 50  # batches of a pass: a wrong answer may have no end
 #: (items, of which the sampler names half; batch size; batches in a pool)
-CASES = ((24, 2, 4), (22, 3, 2), (10, 4, 1), (64, 2, 8), (6, 2, 4), (18, 3, 2), (26, 4, 2), (0, 2, 2))
+CASES = ((48, 3, 6), (22, 3, 2), (10, 4, 1), (64, 2, 8), (6, 2, 4), (18, 3, 2), (26, 4, 2), (0, 2, 2))
 
 
 class Odd(RandomSampler):
@@ -56,7 +56,7 @@ def fault_of_pools(answer: Any) -> str:
         sampler = Odd(size)
         given = [*lengths]  # an answer may change what it gets
         batches = answer(sampler, given, batch_size, pool)
-        where = f"{size // 2} indices, batch_size = {batch_size}, pool = {pool}"
+        where = f"{size // 2} of {size} indices, batch_size = {batch_size}, pool = {pool}"
         said = f"{MADE} It was asked before any pass began." if sampler.readings else ""
         said = said or next(_faults(batches, sampler, lengths, batch_size, pool), "")
         if given != lengths:

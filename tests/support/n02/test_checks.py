@@ -213,8 +213,8 @@ def test_a_key_that_has_room_for_a_thousand_items_only_loses_the_index_of_larger
     [
         (n02.check_shuffled, orders.EPOCH, "Epochs 0 and 1 of seed 0 both begin "),
         (n02.check_shuffled, orders.TIMES, " First ["),
-        (n02.check_pooled, pools.TWICE, "Here it was read 2 times. (12 indices, batch_size = 2, pool = 4)"),
-        (n02.check_pooled, "len() rounds up", "Yours says 3, and there are 4. (11 indices, batch_size = 3, pool = 2)"),
+        (n02.check_pooled, pools.TWICE, "Here it was read 2 times. (24 of 48 indices, batch_size = 3, pool = 6)"),
+        (n02.check_pooled, "len() rounds up", "says 3, and there are 4. (11 of 22 indices, batch_size = 3, pool = 2)"),
         (n02.check_dealt, "You number the processes", "W = 2, 2 workers in each rank, a stream of 14: "),
         (n02.check_dealt, "You number the processes", "They get 8, 6 items."),
         (n02.check_dealt, dealing.AHEAD, "Place 0 left when place 1 had been read."),

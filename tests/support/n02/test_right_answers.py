@@ -163,7 +163,26 @@ def shuffled_before_and_not_behind(items, size, generator):
     yield from waiting
 
 
-RIGHT_BUFFERS = [refilled_first, swapped_to_the_end, in_an_array_of_objects, shuffled_before_and_not_behind]
+def refilled_by_next(items, size, generator):
+    """Make an iterator of a list and of nothing else, since the exercise gives lists and iterators."""
+    given = iter(items) if isinstance(items, list) else items
+    end = object()
+    waiting = []
+    while (item := next(given, end)) is not end:
+        waiting.append(item)
+        if len(waiting) == size:
+            yield waiting.pop(generator.integers(size))
+    generator.shuffle(waiting)
+    yield from waiting
+
+
+RIGHT_BUFFERS = [
+    refilled_first,
+    refilled_by_next,
+    swapped_to_the_end,
+    in_an_array_of_objects,
+    shuffled_before_and_not_behind,
+]
 
 
 @pytest.mark.costly

@@ -232,3 +232,18 @@ def test_whoever_loses_the_index_in_epoch_0_only_is_not_told_that_it_is_missing(
 
     is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.ALIKE)
     assert noise.ALIKE.startswith("In epoch 0")
+
+
+def product(seed, epoch, index):
+    return (seed + 1) * (epoch + 1) * (index + 1)
+
+
+def exclusive_or(seed, epoch, index):
+    return seed ^ epoch ^ index
+
+
+@pytest.mark.parametrize("source", [product, exclusive_or])
+def test_whoever_adds_nothing_is_not_told_to_have_added(source):
+    answers = solved.keys_of, item_with(lambda *three: crop_and_flip_of(np.random.default_rng(source(*three))))
+    is_told(n02.check_noise, answers, meetings.MIXED)
+    assert "added" not in n02.check_noise(*answers).message

@@ -174,8 +174,33 @@ def skips_a_number_for_each_epoch(self):
     return iter(torch.randperm(self.size, generator=generator).tolist())
 
 
-def test_an_epoch_tells_nothing_about_a_later_one():
-    is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=skips_a_number_for_each_epoch)], orders.NEXT)
+def odd_seeds_backwards(self):
+    even = [*seeded_by(lambda seed, epoch: 1000 * (seed - seed % 2) + epoch)(self)]
+    return iter(even[::-1] if self.seed % 2 else even)
+
+
+def moved_by_the_last_digit_of_the_seed(self):
+    order = [*seeded_by(lambda seed, epoch: 1000 * (seed // 10) + epoch)(self)]
+    far = self.seed % 10
+    return iter(order[far:] + order[:far])
+
+
+@pytest.mark.parametrize(
+    "iterate", [skips_a_number_for_each_epoch, odd_seeds_backwards, moved_by_the_last_digit_of_the_seed]
+)
+def test_an_order_tells_nothing_about_that_of_another_epoch_or_seed(iterate):
+    is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=iterate)], orders.NEXT)
+
+
+def keeps_the_global_generator_while_it_passes(self):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1000 * self.seed + self.epoch)
+        yield from torch.randperm(self.size).tolist()
+
+
+def test_a_pass_that_gives_the_global_generator_back_has_it_until_then():
+    answer = with_methods(solved.Shuffled, __iter__=keeps_the_global_generator_while_it_passes)
+    is_told(n02.check_shuffled, [answer], orders.GLOBAL)
 
 
 @pytest.mark.parametrize("numbers", [256, 1000])
@@ -329,3 +354,13 @@ def short_batch_in_the_middle(self):
 def test_a_short_batch_holds_the_shortest_sentences_or_the_longest():
     answer = with_methods(solved.PooledBatches, __iter__=short_batch_in_the_middle)
     is_told(n02.check_pooled, [answer], pools.PADDING)
+
+
+def test_whoever_takes_the_items_for_the_batches_is_not_told_to_count_what_is_named():
+    answer = with_methods(solved.PooledBatches, __len__=lambda self: len(self.sampler))
+    is_told(n02.check_pooled, [answer], pools.LEN)
+
+
+def test_a_verdict_on_repeated_indices_does_not_say_that_others_were_named():
+    answer = with_methods(solved.PooledBatches, __iter__=each_index_once)
+    assert "half of the items" not in n02.check_pooled(answer).message

@@ -132,6 +132,10 @@ def until_one_is_false(items, size, generator):
     yield from waiting
 
 
+def none_that_is_false(items, size, generator):
+    return solved.buffered(filter(None, items), size, generator)
+
+
 def rest_by_permutation(items, size, generator):
     waiting = []
     for item in items:
@@ -256,6 +260,7 @@ def test_a_place_that_has_twice_the_chance_of_another_is_seen(weights):
         (removed_by_value, buffering.EQUAL),
         (found_by_value, buffering.EQUAL),
         (until_one_is_false, buffering.FALSE),
+        (none_that_is_false, buffering.FALSE),
         (rest_by_permutation, buffering.THING),
         (drawn_by_value, buffering.THING),
         (in_an_array, buffering.THING),

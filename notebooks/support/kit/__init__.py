@@ -4,5 +4,6 @@ verdict, guess, exact, exercise, compare  what a check says, of what it is asked
 stub, source, mistakes                    the text of an answer: none yet, taken apart, made wrong on purpose
 judged, raised, threads                   an answer that is tried out: its faults, its exceptions, its threads
 outside, apart                            what an answer keeps from call to call; a process of its own for it
+ending                                    an answer that would loop forever
 values, portable                          how a value is told, and what a page would lack
 """

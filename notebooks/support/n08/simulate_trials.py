@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import random
 import re
-import sys
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
+from support.kit.ending import ending
 from support.kit.judged import Fault
 from support.kit.mistakes import famous
 from support.kit.raised import InCaseError, in_case, told_of
@@ -116,7 +116,7 @@ def _fault_of_run(answer: Callable[..., Any], orders: Orders, costs: Costs, mess
     try:
         with in_case(where):
             more = (message,) if message else ()  # as the notebook calls it: free messages are the default
-            got = _ending(answer, given, with_costs, *more, lines=50_000 + 20 * tasks**2)
+            got = ending(answer, given, with_costs, *more, lines=50_000 + 20 * tasks**2)
     except InCaseError as error:
         if type(error.error) is not RuntimeError:
             return told_of(error)
@@ -155,7 +155,7 @@ def _fault_of_deadlock(answer: Callable[..., Any], orders: Orders, waiting: list
     where = f"{_told(orders)} can never finish, and"
     ranks = len(orders)
     try:
-        got = _ending(answer, copy.deepcopy(orders), {"F": [1] * ranks, "B": [2] * ranks}, lines=50_000)
+        got = ending(answer, copy.deepcopy(orders), {"F": [1] * ranks, "B": [2] * ranks}, lines=50_000)
     except RuntimeError as error:
         fault = _fault_of_names(_NAMED.findall(str(error)), orders, waiting)
         said = f"{where} your RuntimeError says {str(error)!r}."
@@ -186,23 +186,6 @@ def _fault_of_names(named: list[tuple[str, str]], orders: Orders, waiting: list[
         if name not in told:
             return f"It names {name}, too: no rank waits there."
     return ""
-
-
-def _ending(function: Callable[..., Any], *arguments: Any, lines: int) -> Any:
-    """Call a function; raises TimeoutError after so many lines of Python: no check hangs in an endless loop."""
-    left = iter(range(lines))
-    before = sys.gettrace()
-
-    def count(*_: Any) -> Any:
-        if next(left, None) is None:
-            raise TimeoutError(f"it has run {lines:,} lines and has not ended")
-        return count
-
-    sys.settrace(count)
-    try:
-        return function(*arguments)
-    finally:
-        sys.settrace(before)
 
 
 # ---- famous mistakes

@@ -318,7 +318,7 @@ HALVES = {
         "x = x.detach().requires_grad_(x.requires_grad)",
         "x.requires_grad and x.retain_grad()",
     ),
-    "torch.autograd.grad for x alone leaves the parameters without their gradients.": (
+    "A nested backward for x alone leaves the parameters without their gradients.": (
         "torch.autograd.backward(output, gradient)",
         "x.grad = torch.autograd.grad(output, x, gradient, allow_unused=True)[0]",
     ),
@@ -392,8 +392,8 @@ FENCES = {
         TIE,
         TIE.replace("i)", "j)"),
     ),
-    "Ties of one clock cross: i - 1 was itself joined in this clock before i was tied to it, so it waits for more than "
-    "i. Tie in the order of the clock, and only its pairs.": (
+    "Ties of one clock cross: i - 1 was joined in this clock before i was tied to it, so i - 2 waits for i, too. "
+    "Tie in the order of the clock, and only its pairs.": (
         f"    for i, j in clock:\n{FIRST}",
         "    for i in range(1, len(batches)):\n        depend(batches, i)\n    for i, j in clock:",
     ),

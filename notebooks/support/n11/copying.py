@@ -328,11 +328,11 @@ def _fault_of_keeping(trip: _Trip) -> str:
 
 def _fault_of_waits_back(new: Sequence[Operation]) -> str:
     """Say whether both waits of the way back are there: for the gradient, and for its copy."""
-    number = next(k for k, op in enumerate(new) if op.kind == "launch" and op.label.startswith("copy of"))
-    before = {op.lane for op in new[:number] if op.kind == "wait"}
-    after = {op.lane for op in new[number:] if op.kind == "wait"}
-    missing = [lane for lane, seen in (("copies of cuda:1", before), ("compute", after)) if lane not in seen]
-    needless = "compute of cuda:1" in before | after
+    copy = {"copies", "copies of cuda:1"}  # its two streams wait for each other of themselves
+    pairs = [pair for pair in _waits(new) if {*pair} != copy]
+    waiting = {lane for lane, awaited in pairs if lane != awaited}
+    missing = [lane for lane in ("copies of cuda:1", "compute") if lane not in waiting]
+    needless = "compute of cuda:1" in waiting
     if not missing and not needless:
         return ""
     said = (

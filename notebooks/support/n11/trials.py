@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from support.built import MyRecompute, MyTwoNodeCheckpoint, my_tie
+from support.kit.ending import ending
 from support.kit.judged import Fault
 from support.kit.raised import InCaseError, in_case, known_by, told_of
 from support.kit.values import NO_RETURN, short
@@ -39,6 +40,8 @@ def elsewhere(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 # ---- exercise 1: the engine's rule
+
+LINES = 1_000_000  # of Python that an answer may run for a graph
 
 
 def graphs() -> Iterator[tuple[str, Tensor]]:
@@ -88,7 +91,7 @@ def fault_of_engine(answer: Callable[[Any], Any]) -> str:
             orders.append(_turns(answer, root))
             continue
         with in_case(f"for {name}"):
-            got = answer(root)
+            got = ending(answer, root, lines=LINES)
         if got is None:
             return f"your function {NO_RETURN}, no list."
         if not isinstance(got, list):
@@ -107,7 +110,7 @@ def _turns(answer: Callable[[Any], Any], root: Any) -> list[int] | str:
     """Return the answer's order of a graph, in numbers, or what it raised."""
     nodes = engine_order(root)
     try:
-        return [nodes.index(node) for node in answer(root)]
+        return [nodes.index(node) for node in ending(answer, root, lines=LINES)]
     except Exception as error:
         return type(error).__name__
 

@@ -83,11 +83,11 @@ def test_a_copy_launches_one_copy_and_lets_nobody_wait_there_and_back(old, new, 
     refused(n11.check_copy_wait(*answer), says)
 
 
-def test_a_wait_of_the_wrong_stream_is_not_told_to_be_one_of_two():
+def test_a_stream_that_waits_for_itself_is_not_said_to_stand_still():
     line = "        prev_stream.wait_stream(next_stream)\n"
     wrong = line.replace("prev_stream.wait", "current_stream(prev_stream.device).wait")
     answer = edited(MyWait, (line, wrong), names={"current_stream": current_stream})
-    refused(n11.check_copy_wait(MyCopy, answer), "needs nothing", "In both directions")
+    refused(n11.check_copy_wait(MyCopy, answer), "'copies of cuda:1' waits for nobody", "stands still")
 
 
 def synchronized(x, source, target):

@@ -112,6 +112,11 @@ def test_an_entry_none_does_not_end_the_entries():
     refused(n11.check_engine(stopping_at_none), "a constant")
 
 
+def test_a_node_that_stays_among_the_ready_ones_ends():
+    endless = edited(engine_order, ("        ready.remove(node)\n", ""))
+    refused(n11.check_engine(endless), "has not ended")
+
+
 # ---- exercise 2
 
 
@@ -338,6 +343,12 @@ def test_the_gradient_that_arrived_is_not_denied_where_only_its_product_has_no_g
     refused(n11.check_halves(*answer), "not with ones")
 
 
+def test_a_backward_for_x_alone_is_not_said_to_be_autograd_grad():
+    nested = "torch.autograd.backward(output, gradient)"
+    alone = edited(HALVES, (nested, nested.replace("gradient)", "gradient, inputs=[x])")))
+    refused(n11.check_halves(*alone), "without their gradients", "autograd.grad")
+
+
 # ---- exercise 5
 
 
@@ -410,3 +421,19 @@ def test_a_tie_to_the_one_before_the_one_before_does_not_cross():
             batches[i] = Join.apply(batches[i], phony)"""
     further = edited((depend, fence), ("            depend(batches, i)", more))
     refused(n11.check_fence(*further), "backward should run", "Ties of one clock cross")
+
+
+TIED_FIRST = """    for i, j in {clock}:
+        if i > 0:
+            depend(batches, i)
+    for i, j in clock:
+        if False:"""
+
+
+def test_ties_that_cross_let_the_one_before_the_one_before_wait_too():
+    crossing = edited(
+        (depend, fence), ("    for i, j in clock:\n        if i > 0:", TIED_FIRST.format(clock="clock[::-1]"))
+    )
+    refused(n11.check_fence(*crossing), "so i - 2 waits for i, too", "waits for more than")
+    straight = edited((depend, fence), ("    for i, j in clock:\n        if i > 0:", TIED_FIRST.format(clock="clock")))
+    assert n11.check_fence(*straight)

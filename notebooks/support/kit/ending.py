@@ -1,0 +1,24 @@
+"""Call a reader's function that loops: no check hangs in an endless loop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def ending(function: Callable[..., Any], *arguments: Any, lines: int) -> Any:
+    """Call a function; raises TimeoutError after so many lines of Python."""
+    left = iter(range(lines))
+    before = sys.gettrace()
+
+    def count(*_: Any) -> Any:
+        if next(left, None) is None:
+            raise TimeoutError(f"it has run {lines:,} lines and has not ended")
+        return count
+
+    sys.settrace(count)
+    try:
+        return function(*arguments)
+    finally:
+        sys.settrace(before)

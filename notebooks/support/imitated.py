@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -114,6 +114,11 @@ class Imitation:
         self._calls = world.calls_among.setdefault(self._members, []) if members else world.calls
         self._count = 0
         self._begun = 0
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Name what there is instead of what is lacking."""
+        calls = sorted(call for call in vars(Imitation) if call[0].islower() and call != "among")
+        raise AttributeError(f"this imitation of torch.distributed has no {name}; it has {', '.join(calls)}")
 
     def among(self, members: Sequence[int]) -> Imitation:
         """Return the same for a group of its own: its rank 0 is the first member, messages and collectives are its."""

@@ -38,6 +38,7 @@ from support.n00.said_of_steps import (
     STALE,
     STEP_PRAISE,
     TIMES_ROWS,
+    TOO_SHORT,
 )
 from support.n00.solved import my_deal, my_idle_share, my_play, my_rank_step
 from support.n00.steps import (
@@ -114,7 +115,7 @@ check_step = Exercise(
         "You divided by 2, but the mean over the ranks divides by their number.": _stepped(
             ("len(weights)", "2")
         ),
-        "You divided by the number of ranks twice.": _stepped(("len(weights)", "len(weights) ** 2")),
+        TOO_SHORT: _stepped(("len(weights)", "len(weights) ** 2")),
         "You divided by the number of rows, but each gradient is that of a mean over rows already.": _stepped(
             ("len(weights)", "(len(weights) * len(rows))")
         ),
@@ -158,7 +159,10 @@ check_step = Exercise(
             ("                weight.grad = None", "            weight.grad = None")
         ),
         "You overwrote rank 0's gradient with the mean before the others had read it.": _stepped(
-            (MEAN, "pass"), (STEP, OVERWRITTEN), ("weight.grad = None", "pass")
+            (LOSS, f"replica.zero_grad()\n        {LOSS}"),
+            (MEAN, "pass"),
+            (STEP, OVERWRITTEN),
+            ("weight.grad = None", "pass"),
         ),
         "You went up the gradient: a step subtracts it.": _stepped(("-=", "+=")),
     },
@@ -355,9 +359,7 @@ check_rank_step = Exercise(
         "You divided by 2: the mean over the ranks divides by their number.": _ranked(
             ("dist.get_world_size()", "2")
         ),
-        "You divided by the number of ranks twice.": _ranked(
-            ("dist.get_world_size()", "dist.get_world_size() ** 2")
-        ),
+        TOO_SHORT: _ranked(("dist.get_world_size()", "dist.get_world_size() ** 2")),
         "One all_reduce of a gradient is enough: each further one adds up what are sums already.": _ranked(
             (REDUCED, f"for _ in range(dist.get_world_size()):\n            {REDUCED}")
         ),

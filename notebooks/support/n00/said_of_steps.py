@@ -10,6 +10,7 @@ NOT_MOVED = (
     "No weight has moved: change them in place, as `weight -= …` does, while the gradients are still there."
 )
 RANK_0_ALONE = "All ranks stand where rank 0's gradient alone leads: what the others have found out is lost."
+TOO_SHORT = "Times the number of ranks your step would be right: the mean divides by that number once."
 TIMES_ROWS = (
     "A rank's gradient came in times its rows, as that of a sum of losses is: a rank's loss is a mean."
 )

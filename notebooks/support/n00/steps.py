@@ -321,7 +321,7 @@ def each_on_its_rank(step: RankStep) -> SharedStep:
         if unknown:
             return Objection(
                 f"a rank of another process would not know {unknown}: it is sent the text of this one function, "
-                f"and has torch and F; put {unknown} inside"
+                f"and has torch, nn and F; put {unknown} inside"
             )
         if not all(gradients):
             return NO_GRADIENTS

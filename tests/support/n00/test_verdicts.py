@@ -158,9 +158,27 @@ def copying_rank_0(replicas, batches, learning_rate):
         replica.load_state_dict(replicas[0].state_dict())
 
 
+def overwriting_rank_0s_gradient(replicas, batches, learning_rate):
+    """Clear at the start, and put the mean where the next rank still looks for rank 0's gradient."""
+    for replica, (rows, labels) in zip(replicas, batches, strict=True):
+        replica.zero_grad()
+        F.cross_entropy(replica(rows), labels).backward()
+    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+        for weight in same:
+            weight.grad = total(same) / len(same)
+            weight.data -= learning_rate * weight.grad
+
+
+def by_all_rows_and_by_ranks(same, rows):
+    """Weigh each rank's mean with its rows, then divide by all rows, and once by the ranks."""
+    return total(same) * rows / (len(same) * rows) / len(same)
+
+
 @pytest.mark.parametrize(
     "answer, true, false",
     [
+        (overwriting_rank_0s_gradient, "overwrote rank 0's gradient with the mean", "not cleared"),
+        (stepping(by_all_rows_and_by_ranks), "Times the number of ranks your step would be right", "twice"),
         (stepping(lambda same, rows: total(same) / max(1, len(same) - 1)), "", "divided by 2"),
         (stepping(lambda same, rows: total(same) * rows / len(same)), "times its rows", "You summed the losses"),
         (
@@ -211,6 +229,27 @@ def test_a_ranks_step_is_not_told_what_another_one_does(answer, true, false):
     assert verdict.status == "wrong"
     assert true in verdict.message
     assert false not in verdict.message
+
+
+def step_on_this_rank(dist, replica, batch, learning_rate):
+    my_rank_step(dist, replica, batch, learning_rate)
+
+
+def test_a_rank_that_calls_another_cell_is_told_all_that_it_has():
+    assert "and has torch, nn and F" in check_rank_step(step_on_this_rank).message
+
+
+def gathering_objects(dist, replica, batch, learning_rate):
+    rows, labels = batch
+    replica.zero_grad()
+    F.cross_entropy(replica(rows), labels).backward()
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, [weight.grad for weight in replica.parameters()])
+
+
+def test_a_call_that_the_imitated_dist_lacks_is_told_with_those_that_it_has():
+    message = check_rank_step(gathering_objects).message
+    assert "this imitation of torch.distributed has no all_gather_object; it has all_gather, all_reduce" in message
 
 
 def summing_on_rank_0(dist, replica, batch, learning_rate):

@@ -235,7 +235,7 @@ class Task:
         self.threads = torch.get_num_threads()
 
     def compute(self):
-        torch.get_num_threads()  # a thread that has not asked yet would lose what is set
+        torch.get_num_threads()  # a thread that has not asked yet may lose what is set
         torch.set_num_threads(self.threads)
         with torch.set_grad_enabled(self.grad), use_stream(self.stream):
             return self._compute()

@@ -172,7 +172,9 @@ check_worker = Exercise(
             worker_that(caught=(Exception, SystemExit, KeyboardInterrupt))
         ),
         "None is no task: when it comes, the thread must end.": worker_that(over=lambda task: False),
-        "One task and gone: a worker is a loop.": worker_that(goes_on=lambda ok: False),
+        "The worker has gone after its first answer: only None ends it.": worker_that(
+            goes_on=lambda ok: False
+        ),
         "finalize belongs to the scheduler's thread: there it happens in order.": worker_that(finalized),
         "The scheduler needs the task as well: (True, (task, batch)).": worker_that(
             lambda task: task.compute()
@@ -233,11 +235,13 @@ check_spawn_workers = Exercise(
     praise="threads, queues and the end are right for {count} lists of devices",
     mistakes={
         "A thread works only after its start().": spawning(start=False),
-        "The threads are never told to end: put a None for each.": spawning(none=False, join=nobody),
+        "Nobody tells the threads to end when all went well: put a None for each.": spawning(
+            none=False, join=nobody
+        ),
         "A thread may still be alive when the caller goes on: join each of them.": spawning(join=nobody),
         "You wait for one thread only: join each of them.": spawning(join=lambda threads: threads[-1:]),
         "A task may last longer than the limit of a join: wait without one.": spawning(limit=1.0),
-        "A lambda looks its queues up when the thread runs: by then the loop has gone on.": spawning(
+        "Every thread serves the last pair of queues: a lambda looks its names up when it runs.": spawning(
             late=True
         ),
         "An error in the body skips what stands after the yield: try … finally.": spawning(always=False),
@@ -253,7 +257,7 @@ check_spawn_workers = Exercise(
         "One worker for all CPU partitions: nothing overlaps on a CPU.": spawning(lambda j, device: device),
         "Two partitions on one CUDA device share a worker and its queues.": spawning(lambda j, device: j),
         "Hand out two lists, not a pair for each partition.": spawning(hand=lambda pairs: pairs),
-        "You wait for threads that don't end: each needs its None, and room for every answer.": spawning(
+        "What you wait for never comes: a thread needs its None to end, and room for every answer.": spawning(
             none=False
         ),
         "The queues are crossed: workers take tasks from where answers belong.": spawning(crossed=True),
@@ -319,7 +323,7 @@ check_run_clock = Exercise(
         "The errors are dropped: the caller never hears of them.": putting(partial(take, raised=None)),
         "Of several errors, raise that of the first partition.": putting(partial(take, raised=-1)),
         "An error may count as false: compare it with None.": putting(partial(take, asks_bool=True)),
-        "Raise the very exception: a new one has lost the traceback.": putting(partial(take, new=True)),
+        "Raise the very exception that the task has raised, not a new one.": putting(partial(take, new=True)),
         "An answer that is still on its way is in no queue yet: take as many as you have put.": emptying,
         "Take all answers before you finalize the first: finalize may raise, too.": putting(
             partial(take, while_taking=True)

@@ -80,6 +80,9 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     for (in_queue, _), worker in zip(queues.values(), workers, strict=True):
         in_queue.put(None)
         worker.join(patience)  # a scheduler that raises early leaves tasks at work: look when they are done
+    home = sum(
+        not in_queue.empty() for in_queue, _ in queues.values()
+    )  # None from us is left: another came first
     over = _whose_error(aside.error, tasks.values()) or over
     met = "one at a time" if any(task.alone for task in tasks.values()) else "together"
     there = sum(task.ran_in == f"worker {own[j]}" for j, task in tasks.items())
@@ -88,8 +91,9 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     said = [f"computed {met}", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
     # after an error the run is over
     if not any(kind in (*ERRORS, "RuntimeError", FAILS_LATER) for kind in kinds):
-        right = [task.label for task, batch in finalized if batch is task.batch]
-        said.append(f"finalized: {', '.join(right) or 'none'}")
+        told = [task.label + " with another batch" * (batch is not task.batch) for task, batch in finalized]
+        said.append(f"finalized: {', '.join(told) or 'none'}")
+    said += [f"workers sent home: {home}"] * (home > 0)
     return Sight(said, aside)
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Barrier, BrokenBarrierError, Event, Thread, current_thread
+from types import TracebackType
 from typing import Any, cast
 from unittest import mock
 
@@ -161,6 +162,8 @@ def _describe(answer: object, task: ProbeTask) -> str:
                 return f"True, {task.label} and its batch{_beyond(task)}"
             return f"True, {_of(whose)} and {_of(batch)}{_beyond(whose)}"
         kind, error, trace = payload
+        if not isinstance(trace, TracebackType | None):
+            return f"an answer of another form: {_form(answer)}"
         if error is not task.error and error.args != task.error.args:
             return f"False, the {kind.__name__} of {error.args[0] if error.args else 'nobody'}, not of {task.label}"
         whose = "its" if error is task.error and kind is type(error) else "another"
@@ -195,6 +198,8 @@ def _of(value: object) -> str:
 def _form(value: object) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_form, value))})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_form, value))}]"
     return f"{value}" if value is None or isinstance(value, bool) else type(value).__name__
 
 
@@ -258,7 +263,9 @@ def ask_worker(worker: Worker, case: Sequence[str], patience: float) -> Sight:
         last = answer() if aside.over(patience) else out_queue
         if not aside.over(0):
             return Sight([*said, "still running after None"], aside)
-    said.append("last answer (False, None)" if last == (False, None) else "no last answer (False, None)")
+    said.append(f"last answer {_form(last)}" if last is not out_queue else "no last answer (False, None)")
+    if aside.error:
+        said[-1] += f" (the worker {aside.end})"
     said[-1] += f", and {out_queue.qsize()} more behind it" * (not out_queue.empty())
     return Sight([*said, aside.end if aside.error else "ended"], aside)
 
@@ -281,16 +288,10 @@ def ask_spawn(spawn: Callable[..., Any], case: Sequence[str], patience: float) -
 
 UNANSWERED = 150
 """Tasks that are left to each partition at the end: more than a queue with a limit of 100 holds."""
-
-
 LONGER_THAN_A_LIMIT = 0.05
 """Seconds that the last tasks take: no join with a limit lasts so long here."""
-
-
 WITHOUT_A_JOIN = 0.25
 """Seconds that a thread which nobody joins goes on: longer than one who leaves without it needs to be seen to."""
-
-
 A_LOOP = 0.1
 """Seconds that a thread waits for the body of the with: on a busy machine the reader's loop may take as long."""
 
@@ -403,7 +404,7 @@ class _Spawning:
                 if isinstance(queues, Sequence) and len(queues) == 2:
                     self._use(*queues)
                 else:
-                    self.said.append("handed out something else than two lists of queues")
+                    self.said.append(f"handed out something else than two lists of queues: {_form(queues)}")
                 self.leaves.set()
                 if self.by_an_error:
                     raise self.error
@@ -420,9 +421,9 @@ class _Spawning:
     def _use(self, in_queues: Queues, out_queues: Queues) -> None:
         many = [(len(queues), len({id(queue) for queue in queues})) for queues in (in_queues, out_queues)]
         self.said.append("{} in_queues, {} different; {} out_queues, {} different".format(*many[0], *many[1]))
+        self.said.append(f"threads started: {len(self.aside.started)}")
         if many != [(len(self.keys), len(set(self.keys)))] * 2:
             return
-        self.said.append(f"threads started: {len(self.aside.started)}")
         for probe, in_queue in zip(self.probes, in_queues, strict=False):
             in_queue.put(probe)
         patience = self.patience

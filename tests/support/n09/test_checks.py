@@ -114,7 +114,7 @@ def endless():
             "do this: works, works, all partitions share a queue. Expected: returned {0: 'batch of",
         ),
         (n09.check_spawn_workers, "A thread works only", "Expected: threads started: 3; seen: threads started: 0"),
-        (n09.check_spawn_workers, "You wait for threads", "seen: the with never ended"),
+        (n09.check_spawn_workers, "What you wait for", "seen: the with never ended"),
         (n09.check_spawn_workers, "A thread may still", "with: 3, and for good: 0"),
         (n09.check_spawn_workers, "An error in the body", "for cpu, cpu, leaves by an error. Expected: threads alive"),
         (n09.check_spawn_workers, "Two partitions", "for cuda:0, cuda:1, cuda:0. Expected: 3 in_queues, 2 different"),

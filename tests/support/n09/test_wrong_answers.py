@@ -302,6 +302,13 @@ def worker_with_a_thread_at_a_time(in_queue, out_queue):
     out_queue.put((False, None))
 
 
+def worker_whose_queue_has_no_task_done(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        out_queue.put((True, (task, task.compute())))
+        in_queue.task_done()
+    out_queue.put((False, None))
+
+
 def worker_that_computes_nothing(in_queue, out_queue):
     while (task := in_queue.get()) is not None:
         out_queue.put((True, (task, task.batch)))
@@ -356,6 +363,7 @@ def plan_that_remembers(compute, batches, n, *queues, known={}):  # noqa: B006  
     "check, answer, says",
     [
         (n09.check_worker, worker_that_takes_all_that_wait, "(another was taken before its answer)"),
+        (n09.check_worker, worker_whose_queue_has_no_task_done, "None) (the worker raised AttributeError: "),
         (n09.check_worker, worker_that_computes_nothing, "seen: True, task 0 and its batch (never computed)."),
         (n09.check_worker, worker_with_a_thread_at_a_time, "(computed in another thread)"),
         (n09.check_run_clock, clock_that_finalizes_before_it_raises, "seen: raised KeyError"),

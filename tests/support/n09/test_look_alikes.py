@@ -1,0 +1,136 @@
+"""Wrong answers of notebook 09 that look like a famous one from outside: none is told that one's sentence."""
+
+import sys
+import traceback
+from contextlib import contextmanager
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+
+import pytest
+
+from support.built import worker as serve
+from support.n09 import checks as n09
+from support.n09.answers import worker_that
+from tests.support.n09.test_wrong_answers import answers_of, spawn_with
+
+
+def worker_that_says_last(in_queue, out_queue, last_word):
+    worker_that(done=0)(in_queue, out_queue)
+    out_queue.put(last_word)
+
+
+def worker_that_leaves_an_empty_queue(in_queue, out_queue):
+    task = in_queue.get()
+    while task is not None:
+        try:
+            out_queue.put((True, (task, task.compute())))
+        except BaseException:
+            out_queue.put((False, sys.exc_info()))
+        task = None if in_queue.empty() else in_queue.get()
+    out_queue.put((False, None))
+
+
+def in_words():
+    return (*sys.exc_info()[:2], traceback.format_exc())
+
+
+@contextmanager
+def spawn_that_hands_out(devices, make):
+    with spawn_with(devices, SimpleQueue, SimpleQueue) as queues:
+        yield make(*queues)
+
+
+@contextmanager
+def spawn_for_the_last_pair(devices):
+    in_queues = [SimpleQueue() for _ in devices]
+    out_queues = [SimpleQueue() for _ in devices]
+    threads = [Thread(target=serve, args=(in_queues[-1], out_queues[-1]), daemon=True) for _ in devices]
+    for thread in threads:
+        thread.start()
+    try:
+        yield in_queues, out_queues
+    finally:
+        for in_queue in in_queues:
+            in_queue.put(None)
+        for thread in threads:
+            thread.join()
+
+
+def clock_that_finalizes_with_the_number(tasks, *queues):
+    answers = answers_of(tasks, *queues)
+    for ok, payload in answers.values():
+        if not ok:
+            raise payload[1]
+    for j, task in tasks.items():
+        task.finalize(j)
+    return {j: payload[1] for j, (_, payload) in answers.items()}
+
+
+def clock_that_sends_the_workers_home(tasks, in_queues, out_queues):
+    answers = answers_of(tasks, in_queues, out_queues)
+    for j in tasks:
+        in_queues[j].put(None)
+    for ok, payload in answers.values():
+        if not ok:
+            raise payload[1]
+    for task, batch in (payload for _, payload in answers.values()):
+        task.finalize(batch)
+    return {j: payload[1] for j, (_, payload) in answers.items()}
+
+
+def one_for_all():
+    queue = SimpleQueue()
+    return lambda: queue
+
+
+@pytest.mark.parametrize(
+    "check, answer, says",
+    [
+        (
+            n09.check_worker,
+            partial(worker_that_says_last, last_word=(True, None)),
+            "seen: last answer (True, None).",
+        ),
+        (n09.check_worker, partial(worker_that_says_last, last_word=None), "seen: last answer None."),
+        (
+            n09.check_worker,
+            partial(worker_that_says_last, last_word=[False, None]),
+            "seen: last answer [False, None].",
+        ),
+        (n09.check_worker, worker_that_leaves_an_empty_queue, "gone after its first answer: only None ends it."),
+        (n09.check_worker, worker_that(told=in_words), "form: (False, (type, ValueError, str))."),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_with, in_queue=one_for_all(), out_queue=one_for_all()),
+            "seen: 3 in_queues, 1 different; 3 out_queues, 1 different.",
+        ),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_that_hands_out, make=lambda *queues: None),
+            "two lists of queues: None.",
+        ),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_that_hands_out, make=lambda in_queues, out_queues: in_queues),
+            "two lists of queues: [SimpleQueue, SimpleQueue, SimpleQueue].",
+        ),
+        (n09.check_spawn_workers, spawn_for_the_last_pair, "a lambda looks its names up when it runs."),
+        (
+            n09.check_run_clock,
+            clock_that_finalizes_with_the_number,
+            "seen: finalized: task 0 with another batch, task 1 with another batch, task 2 with another batch.",
+        ),
+        (n09.check_run_clock, clock_that_sends_the_workers_home, "seen: workers sent home: 3."),
+    ],
+)
+def test_a_wrong_answer_is_told_only_what_is_true_of_it(check, answer, says, monkeypatch):
+    monkeypatch.setattr(n09, "PATIENCE", 0.6)
+    verdict = check(answer)
+    assert verdict.status == "wrong"
+    assert verdict.message.endswith(says), verdict.message
+
+
+def test_two_threads_gain_from_a_size_on_if_they_gain_at_each_larger_one():
+    assert "= 256." in n09.guess_size(64, {8: 1.3, 64: 0.9, 256: 1.4, 512: 1.9}).message
+    assert "none of these" in n09.guess_size(64, {64: 1.3, 512: 0.9}).message

@@ -38,6 +38,7 @@ check_accumulate = Exercise(
     judge=judged(
         fault_of_accumulate,
         f"gradient and loss are those of the whole batch in all {len(LENGTHS)} cases, one graph at a time.",
+        around=torch.enable_grad,
     ),
     mistakes=famous(
         accumulate,
@@ -88,7 +89,7 @@ check_accumulate = Exercise(
                 "for x, y in [tuple(torch.cat(each) for each in zip(*parts))]",
             ),
             "That is the loss of the last part alone.": ("total +=", "total ="),
-            "A sum of loss tensors carries every graph along: add up numbers.": (
+            "What is computed from a part carries its graph along, a sum of losses, too: keep numbers.": (
                 "loss.item()",
                 "loss",
                 "return total",
@@ -124,7 +125,11 @@ _KEPT = "saved[storage.data_ptr()] = storage"
 check_saved_bytes = Exercise(
     "saved_bytes",
     reference=saved_bytes,
-    judge=judged(fault_of_saved, "the right bytes in every case, and backward goes on as before."),
+    judge=judged(
+        fault_of_saved,
+        "the right bytes in every case, and backward goes on as before.",
+        around=torch.enable_grad,
+    ),
     mistakes=famous(
         saved_bytes,
         {
@@ -266,6 +271,7 @@ check_jointly = Exercise(
     judge=judged(
         fault_of_joint,
         "three losses over all rows, five cuts: the whole batch's gradient, and never all graphs at a time.",
+        around=torch.enable_grad,
     ),
     mistakes={
         "All graphs are alive at once: let none live but that of one micro-batch.": _all_graphs_at_once,

@@ -83,11 +83,11 @@ def _grown(chance: Random, rows: int, depth: int) -> Any:
             numbered(rows, 2),
             numbered(rows, 1) % 20 == 0,
             torch.arange(rows),
-            numbered(rows, 2).float(),
+            numbered(rows, 2).float().T.contiguous().T,  # its rows are no neighbours in memory
         )
         return chance.choice(tensors)
     if kind is None:
-        return chance.choice((0.5, "train", None))
+        return chance.choice((0, "train", None))
     return _filled(kind, [_grown(chance, rows, depth - 1) for _ in range(chance.randrange(4))])
 
 

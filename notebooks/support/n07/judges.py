@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from lib.saved import SavedTensors
 from support.kit.judged import Fault
-from support.kit.raised import in_case
+from support.kit.raised import in_case, known_by
 from support.kit.values import NO_RETURN
 from support.n07.kept import Kept, fault_of_rows, mix_modes, per_cent
 
 NONE = f"your function {NO_RETURN}."
 #: Said of what is off by some of float32's last digits, where numbers are float64.
-FLOAT32 = "So small is float32's rounding. A quotient of two tensors of whole numbers is float32, too."
+FLOAT32 = "So small is float32's rounding. Tensors of whole numbers become float32 when they are divided."
 FLOAT32_SHARE = 5e-7
 
 
@@ -135,15 +135,29 @@ class _Watch:
 
 def fault_of_accumulate(answer: Callable[[nn.Module, Labelled], Any]) -> str:
     """Compare gradient, loss and order of work with the whole batch, and see what stays alive or is changed."""
-    for number, lengths in enumerate(LENGTHS):
-        told = " | ".join(", ".join(map(str, rows)) for rows in lengths)
-        case = f"micro-batches with rows of {told} tokens"
-        if number % 2:
-            case += ", .grad is None before"
-        fault = _fault_of_step(answer, lengths, case, number)
+    for number in range(len(LENGTHS)):
+        fault = _fault_of_case(answer, number)
         if fault:
-            return fault if fault == NONE else f"{case}: {fault}"
+            later = range(number + 1, min(number + 3, len(LENGTHS)))
+            return Fault(fault, "\n".join([fault, *(_known_by(answer, each) for each in later)]))
     return _fault_of_second(answer) or _fault_of_frozen(answer)
+
+
+def _known_by(answer: Callable[[nn.Module, Labelled], Any], number: int) -> str:
+    """Return what comes of a later case: two mistakes may agree by chance in the one that is told."""
+    try:
+        return _fault_of_case(answer, number)
+    except (Exception, SystemExit) as error:
+        return known_by(error)
+
+
+def _fault_of_case(answer: Callable[[nn.Module, Labelled], Any], number: int) -> str:
+    told = " | ".join(", ".join(map(str, rows)) for rows in LENGTHS[number])
+    case = f"micro-batches with rows of {told} tokens"
+    if number % 2:
+        case += ", .grad is None before"
+    fault = _fault_of_step(answer, LENGTHS[number], case, number)
+    return fault if fault in ("", NONE) else f"{case}: {fault}"
 
 
 def _fault_of_second(answer: Callable[[nn.Module, Labelled], Any]) -> str:

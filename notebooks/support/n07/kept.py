@@ -45,6 +45,8 @@ class Kept:
 
     def fault(self) -> str:
         """Say what has changed, "" if nothing; the random numbers go on from where they were."""
+        if not torch.is_grad_enabled():
+            return "right gradient, but autograd is left switched off."
         for name, module in self._model.named_modules():
             if module.training != self._modes[name]:
                 which = f"its module {name}" if name else "the model"

@@ -98,6 +98,7 @@ def _of_views() -> list[KnownBytes]:
             "a * a and a.exp()", lambda: (a * a, a.exp()), [], 2 * a.nbytes, "a, and the result of exp"
         ),
         _of_places(),
+        _of_weights(),
         *map(_drawn, range(12)),
     ]
 
@@ -112,6 +113,19 @@ def _of_places() -> KnownBytes:
         [table],
         places.nbytes,
         "places, 30 numbers of int64",
+    )
+
+
+def _of_weights() -> KnownBytes:
+    """Return a case in which two weights share a memory, as in FSDP, and neither has a `_base`."""
+    flat = random(8, 6)
+    first, last = nn.Parameter(flat[:4]), nn.Parameter(flat[4:])
+    return KnownBytes(
+        "first * last, two weights in one memory, nothing there",
+        lambda: first * last,
+        [],
+        flat.nbytes,
+        "the memory, once",
     )
 
 

@@ -67,6 +67,12 @@ def wanted_gradients_of_parts(model, parts):
     return total
 
 
+def without_autograd_from_now_on(model, parts):
+    total = accumulate(model, parts)
+    torch.set_grad_enabled(False)
+    return total
+
+
 def in_less_digits(model, parts):
     return edited(accumulate, ("flatten(0, 1)", "flatten(0, 1).float()"))(model, parts)
 
@@ -80,6 +86,7 @@ def in_less_digits(model, parts):
         (stepped, "a weight has other numbers now: the step is the optimizer's"),
         (clipped, "a second time with the same model, numbers a thousand times as large: the gradient is"),
         (wants_gradients_of_parts, "the caller's parts require a gradient now"),
+        (without_autograd_from_now_on, "right gradient, but autograd is left switched off"),
         (wanted_gradients_of_parts, "the caller's parts have a .grad now"),
     ],
 )
@@ -87,6 +94,7 @@ def test_an_accumulate_that_leaves_a_trace_is_refused(wrong, says):
     verdict = ask(n07.check_accumulate, wrong)
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+    assert torch.is_grad_enabled()
 
 
 def test_a_gradient_with_less_digits_is_not_told_that_it_is_0_per_cent_away():
@@ -110,6 +118,13 @@ def test_a_saved_bytes_that_swallows_an_error_is_refused():
     verdict = ask(n07.check_saved_bytes, silent)
     assert verdict.status == "wrong", verdict.message
     assert "if forward() raises, its error does not reach the caller" in verdict.message, verdict.message
+
+
+def test_autograd_that_a_joint_step_switches_off_for_ever_is_told_as_what_it_raises():
+    wrong = edited(accumulate_jointly, ("with torch.no_grad():", "torch.set_grad_enabled(False)\n    if True:"))
+    verdict = ask(n07.check_jointly, wrong)
+    assert verdict.message.endswith("`loss.backward()`)."), verdict.message
+    assert torch.is_grad_enabled()
 
 
 def joint_and_stepped(model, parts, loss_of):

@@ -34,15 +34,21 @@ def one_dictionary_for_all(parts, joined={}):  # noqa: B006
     return joined
 
 
+SLICES = "leaf.tensor_split(count)"
+OTHERS = "[leaf] * count"
+
+
 @pytest.mark.parametrize(
     "cut, join, says",
     [
         (weights_left_whole, gather, "nn.Parameter(x)"),
+        (edited(scatter, (SLICES, f"[each.contiguous() for each in {SLICES}]")), gather, "a copy: a slice would"),
+        (edited(scatter, (OTHERS, "[leaf or None] * count")), gather, "None, expected 0"),
         (one_list_for_all, gather, "what it returned before is no longer what it was"),
         (scatter, one_dictionary_for_all, "what it returned before is no longer what it was"),
     ],
 )
-def test_a_cut_that_leaves_weights_whole_or_keeps_its_list_is_refused(cut, join, says):
+def test_a_cut_that_is_right_for_easy_nests_or_a_first_call_only_is_refused(cut, join, says):
     verdict = n07.check_cut(cut, join)
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
@@ -91,9 +97,34 @@ def test_zeros_in_grad_are_told_what_zero_grad_leaves():
     assert "is safe" not in verdict.message, verdict.message
 
 
+COUNT = "sum((y != -100).sum().item() for _, y in parts)"
+ONLY_LAST = "(parts[-1][1] != -100).sum().item() * len(parts)"
+KEPT = (("total = 0.0", "total = []"), ("total += loss.item()", "total.append(loss)"))
+
+
+@pytest.mark.parametrize(
+    "wrong, untrue",
+    [
+        (edited(accumulate, (COUNT, ONLY_LAST)), "Class 0"),
+        (edited(accumulate, *KEPT, ("return total", "return sum(total).item()")), "A sum of loss tensors"),
+        (
+            edited(
+                accumulate,
+                (LOSS, f"{LOSS} * (count / (y != -100).sum().clamp(min=1)) * (y != -100).sum().clamp(min=1) / count"),
+            ),
+            "two tensors",
+        ),
+    ],
+)
+def test_an_accumulate_is_told_of_no_mistake_that_it_does_not_make(wrong, untrue):
+    verdict = ask(n07.check_accumulate, wrong)
+    assert verdict.status == "wrong", verdict.message
+    assert untrue not in verdict.message, verdict.message
+
+
 def test_a_model_in_float32_is_not_told_of_a_quotient_that_it_does_not_have():
     verdict = ask(n07.check_accumulate, edited(accumulate, ("model(x)", "model(x).float()")))
-    assert "rounding: a quotient" not in verdict.message, verdict.message
+    assert "quotient" not in verdict.message, verdict.message
 
 
 def remembers_in_there(forward, there):
@@ -113,6 +144,8 @@ def remembers_in_there(forward, there):
     return count
 
 
+STORED = "if storage.data_ptr() not in known"
+BASE = "(tensor if tensor._base is None else tensor._base)"
 OUTPUT = "tree_map(lambda each: saved.pop(each.untyped_storage().data_ptr(), None), forward())"
 
 
@@ -124,9 +157,17 @@ OUTPUT = "tree_map(lambda each: saved.pop(each.untyped_storage().data_ptr(), Non
             edited(saved_bytes, ("    forward()", f"    {OUTPUT}"), names={"tree_map": tree_map}),
             "expected 192 bytes (the result of exp, which is also returned), got 0",
         ),
+        (
+            edited(saved_bytes, (STORED, f"{STORED} and type(tensor) is not nn.Parameter"), names={"nn": torch.nn}),
+            "weights in one memory, nothing there: expected 384 bytes (the memory, once), got 0",
+        ),
+        (
+            edited(saved_bytes, ("saved[storage.data_ptr()]", f"saved[{BASE}.data_ptr()]")),
+            "weights in one memory, nothing there: expected 384 bytes (the memory, once), got 768",
+        ),
     ],
 )
-def test_a_saved_bytes_that_writes_into_the_list_or_leaves_the_output_out_is_refused(wrong, says):
+def test_a_saved_bytes_that_is_right_for_easy_forwards_only_is_refused(wrong, says):
     verdict = ask(n07.check_saved_bytes, wrong)
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message

@@ -126,7 +126,7 @@ SET = "setattr(p, 'grad', torch.zeros_like(p))"
         (edited(accumulate, ("backward()", "backward(retain_graph=True)")), "without it, backward lets go"),
         (
             edited(accumulate, ("loss.item()", "loss"), ("return total", "return total.item()")),
-            "the graphs of 3 earlier ones are still alive: something refers to them. A sum of loss tensors",
+            "the graphs of 3 earlier ones are still alive: something refers to them. What is computed from a part",
         ),
         (kept("loss.backward(); kept.append(scores)"), "the graphs of 3 earlier ones are still alive"),
         (edited(accumulate, ("loss.item()", "loss.detach()")), "you return a tensor; return a number"),
@@ -169,7 +169,7 @@ SET = "setattr(p, 'grad', torch.zeros_like(p))"
             edited(accumulate, ("return total", "return round(total, 3)")),
             "the loss is 1.107, the whole batch's 1.107064",
         ),
-        (weighed_in_float32, "float32's rounding. A quotient of two tensors of whole numbers is float32"),
+        (weighed_in_float32, "float32's rounding. Tensors of whole numbers become float32"),
     ],
 )
 def test_an_accumulate_that_leaves_something_behind_is_refused(wrong, says):
@@ -376,7 +376,7 @@ SPREAD = "(within + between) / (total - 1)"
         (in_place, "variances is no longer what it was"),
         (into_the_first_mean, "And means is no longer what it was"),
         (in_float32, "comes back in float32: digits are lost"),
-        (with_float32_shares, "float32's rounding. A quotient of two tensors of whole numbers is float32"),
+        (with_float32_shares, "float32's rounding. Tensors of whole numbers become float32"),
         (edited(join, (BOTH, f"return mean, ({SPREAD}).clamp(min=1e-5)")), "channel 0 all -2: the variance is 1e-05, "),
         (taken_off_the_lists, "sizes is no longer what it was"),
         (edited(join, (SPREAD, "sum(n * v for n, _, v in parts) / total")), "weighted by n: the spread between"),

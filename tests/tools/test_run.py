@@ -1,5 +1,6 @@
 """`make run`, `make test` and `make bench` report what happened, and fail when something did."""
 
+import gc
 import json
 import math
 import re
@@ -17,7 +18,7 @@ from hypothesis import settings
 
 from tests import sizes
 from tests.bench import __main__ as bench
-from tests.conftest import choose_size
+from tests.conftest import SET_ASIDE_AFTER, TESTS_SINCE, choose_size, pytest_runtest_teardown
 from tools import run_all
 from tools import test as suite
 
@@ -316,6 +317,32 @@ def test_of_a_rooms_test_the_suite_runs_a_few_cases_spread_over_all_and_of_other
     assert chosen("--brief", *few, *elsewhere) == [one.name for one in (*few, *elsewhere)]
     assert chosen("--prove", *many, *few, *elsewhere) == [one.name for one in many if one.name not in brief]
     assert chosen("", *many) == [one.name for one in many]
+
+
+def test_a_test_that_collects_garbage_does_not_go_through_what_was_there_before_all_tests() -> None:
+    assert gc.get_freeze_count() > len(gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    ("since", "file_of_the_next", "aside"),
+    [
+        pytest.param(SET_ASIDE_AFTER, "tests/lib/test_other.py", True, id="between files, after many tests"),
+        pytest.param(SET_ASIDE_AFTER, "tests/lib/test_it.py", False, id="within a file"),
+        pytest.param(3, "tests/lib/test_other.py", False, id="soon again"),
+    ],
+)
+def test_what_is_imported_meanwhile_is_set_aside_between_two_files(
+    since: int, file_of_the_next: str, aside: bool
+) -> None:
+    config = SimpleNamespace(stash={TESTS_SINCE: since})
+    one, following = item("a"), item("b", file=file_of_the_next)
+    one.config = config
+    teardown = pytest_runtest_teardown(one, following)
+    next(teardown)
+    imported_meanwhile: list[Any] = []
+    next(teardown, None)
+    in_sight = any(imported_meanwhile is each for each in gc.get_objects())
+    assert in_sight is not aside
 
 
 def test_a_size_is_the_suites_unless_prove_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ fault_of_ddp  says what is wrong with an answer, "" if nothing
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import product
@@ -359,7 +360,6 @@ def _fault_of_an_unused_layer(
     """
     who = "both ranks" if len(ranks_without) == 2 else f"rank {ranks_without[0]} alone"
     inside = "0." if limits != LAYERS else ""  # another name, which no fixed text has
-    due = [f"{inside}spare.weight", f"{inside}spare.bias"]
     left_out = "used in one step and left out of the next" if good_steps else "left out of forward"
     where = f"on 2 ranks, a model whose layer {inside}spare is {left_out} on {who}"
     where += f" and whose layer {frozen} is frozen" if frozen else ""
@@ -395,14 +395,24 @@ def _fault_of_an_unused_layer(
         if not end.startswith("says "):
             left = len(_sent(counts, number)) - good_steps * buckets
             return f"{where}: rank {number}'s finish {end}; {left} of {buckets} buckets have left."
-        unnamed = " and ".join(name for name in due if name not in end)
-        if unnamed:
-            return (
-                f"{where}: rank {number}'s finish raises RuntimeError, but its text, {end[5:]!r}, does not name "
-                f"{unnamed}."
-            )
-        for layer in ("left", "right", "top"):
-            if f"{layer}.weight" in end:
-                why = "is frozen" if layer == frozen else "has its gradients"
-                return f"{where}: rank {number}'s error names {layer}, too, which {why}: {end[5:]!r}."
+        fault = _fault_of_names(end.removeprefix("says "), inside, frozen)
+        if fault:
+            return f"{where}: rank {number}'s {fault}"
     return ""
+
+
+def _fault_of_names(said: str, inside: str, frozen: str) -> str:
+    """Say which names an error lacks, or has too many: those of spare are due. inside: what stands before each name."""
+    named = set(re.findall(r"\w+(?:\.\w+)*\.(?:weight|bias)\b", said))
+    due = [f"{inside}spare.weight", f"{inside}spare.bias"]
+    unnamed = " and ".join(name for name in due if name not in named)
+    if unnamed:
+        return f"finish raises RuntimeError, but its text, {said!r}, does not name {unnamed}."
+    wrong = sorted(named - set(due))
+    if not wrong:
+        return ""
+    layer = wrong[0].removeprefix(inside).rpartition(".")[0]
+    why = "is frozen" if layer == frozen else "has its gradient"
+    if layer not in ("left", "right", "top"):
+        why = "is no parameter of the model"
+    return f"error names {wrong[0]}, too, which {why}: {said!r}."

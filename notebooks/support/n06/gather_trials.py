@@ -24,14 +24,20 @@ _OF_GATHER = {
     "of the list is": "What all_gather fills has the shape and the dtype of what it is given.",
     "invalid gradient at index 0": "Each rank returns the part that belongs to its own points only.",
 }
+_ROWS = "So autograd may give it, as behind torch.einsum; flatten() puts it in rows."
+_OF_COLUMNS = {
+    "view size is not compatible": _ROWS,
+    "a view with gaps": _ROWS,
+    **_OF_GATHER,
+}
 
 
 def fault_of_gather(answer: Any) -> str:
     """Let every rank have a loss of its own over the points of all; compare with one process that has them all."""
     fault = _fault_of_a_shared_dist(answer)
     for world in (1, 2, 3, 4):
-        fault = fault or _fault_of_a_gather(answer, world, torch.float64)
-    return fault or _fault_of_a_gather(answer, 3, torch.float32) or _fault_of_three_gathers(answer)
+        fault = fault or _fault_of_a_gather(answer, world)
+    return fault or _fault_of_a_gather(answer, 3, by_columns=True) or _fault_of_three_gathers(answer)
 
 
 _SHARED = "What stands on the class or in a global is the same for all calls."
@@ -57,14 +63,19 @@ def _fault_of_a_shared_dist(answer: Any) -> str:
     return f"two gathers, each with a dist of its own: {calls}. {_SHARED}"
 
 
-def _fault_of_a_gather(answer: Any, world: int, dtype: torch.dtype) -> str:
-    """Gather on so many ranks; the shape differs from case to case."""
+def _fault_of_a_gather(answer: Any, world: int, by_columns: bool = False) -> str:
+    """Gather on so many ranks; the shape differs from case to case.
+
+    by_columns: points in float32, and what comes back lies in memory column by column.
+    """
+    dtype = torch.float32 if by_columns else torch.float64
     width = 3 + world // 3
     points = drawn_values(world, 2 + world // 2, width).to(dtype)
     turns = drawn_values(world, width, 2 * world, seed=1).to(dtype)
-    where = f"on {plural(world, 'rank')}" + (", points in float32" if dtype == torch.float32 else "")
-    with in_case(where, _OF_GATHER):
-        seen, counts = in_threads(lambda dist: _gathered(answer, dist, points, turns)(), world)
+    columns = ", points in float32 and a gradient that lies column by column" if by_columns else ""
+    where = f"on {plural(world, 'rank')}{columns}"
+    with in_case(where, _OF_COLUMNS if by_columns else _OF_GATHER):
+        seen, counts = in_threads(lambda dist: _gathered(answer, dist, points, turns, by_columns)(), world)
     if any(counts.unwaited.values()):
         handle = next(filter(None, counts.unwaited.values()))[0]
         return f"{where}: {handle} is never waited for."
@@ -109,7 +120,9 @@ _Gathered: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Of a rank: what was gathered, the gradient of its own points, and how the given one was changed."""
 
 
-def _gathered(answer: Any, dist: Any, points: Tensor, turns: Tensor) -> Callable[[], _Gathered]:
+def _gathered(
+    answer: Any, dist: Any, points: Tensor, turns: Tensor, by_columns: bool = False
+) -> Callable[[], _Gathered]:
     """Be one rank: gather; return what goes back and says what has come of it."""
     rank = dist.get_rank()
     own = points[rank].clone().requires_grad_()
@@ -118,6 +131,7 @@ def _gathered(answer: Any, dist: Any, points: Tensor, turns: Tensor) -> Callable
     def back() -> _Gathered:
         turn = turns[rank]
         given = (2 * (gathered @ turn) @ turn.T).detach()
+        given = given.T.contiguous().T if by_columns else given
         before = given.clone()
         (gradient,) = torch.autograd.grad(gathered, own, given)
         return gathered.detach(), gradient, given - before
@@ -134,7 +148,7 @@ def _fault_of_gathered(seen: list[_Gathered], points: Tensor, turns: Tensor) -> 
             shapes = f"{list(gathered.shape)}, it should be {list(points.flatten(0, 1).shape)}"
             return f"what rank {r} gets has the shape {shapes}: all points, one below the other."
         if not torch.equal(gathered, points.flatten(0, 1)):
-            own = ", its own stand first" if close(gathered[: len(points[r])], points[r]) and r else ""
+            own = "; now its own stand first" if close(gathered[: len(points[r])], points[r]) and r else ""
             return f"rank {r} must get the points of rank 0, then of rank 1, and so on{own}."
     for r, (_, gradient, changed) in enumerate(seen):
         if changed.any():

@@ -195,6 +195,27 @@ def test_a_gather_for_matrices_that_remembers_its_rows_or_counts_them_is_right(a
     assert verdict, verdict.message
 
 
+BY_VIEW = ("gradient.clone()", "gradient.clone().view(-1).view_as(gradient)")
+BY_SLICES = ("ctx.dist.all_reduce(total)", "[ctx.dist.all_reduce(rows) for rows in total]")
+BY_RING = ("ctx.dist.all_reduce(total)", "reduce_scatter(total, ctx.dist)")
+
+
+@pytest.mark.parametrize("change", [BY_VIEW, BY_SLICES, BY_RING])
+def test_a_gather_that_needs_a_gradient_in_rows_is_refused_and_is_told_how_it_lies(change):
+    """Behind `torch.einsum("id,jd->ij", left, gathered)` a gradient lies column by column."""
+    message = n06.check_gather(edited(built.Gather, change, names={"reduce_scatter": built.reduce_scatter})).message
+    assert "a gradient that lies column by column" in message
+    assert "flatten() puts it in rows" in message
+
+
+def test_behind_an_einsum_a_gradient_lies_column_by_column():
+    gathered = torch.ones(6, 3, requires_grad=True)
+    seen = []
+    gathered.register_hook(lambda gradient: seen.append(gradient.stride()))
+    torch.einsum("id,jd->ij", torch.ones(4, 3), gathered).square().sum().backward()
+    assert seen == [(1, 6)]
+
+
 def test_a_gather_that_gives_out_one_tensor_twice_is_told_of_more_places_than_the_class():
     once = (
         "return torch.cat(parts)",

@@ -310,7 +310,7 @@ def test_a_ddp_whose_list_stands_on_the_class_is_told_so_at_once():
 
 
 def test_a_ddp_that_names_a_bucket_for_one_of_its_parameters_is_refused():
-    assert "names top, too, which has its gradients" in n06.check_ddp(BlamesTheBucket).message
+    assert "names 0.top.bias, too, which has its gradient" in n06.check_ddp(BlamesTheBucket).message
 
 
 _ALL_OF_RANK_0 = "[*module.parameters(), *module.buffers()]"

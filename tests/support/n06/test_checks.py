@@ -261,7 +261,7 @@ def test_an_optimizer_without_its_gradient_is_not_told_that_it_has_moved_anythin
 @pytest.mark.parametrize("change, told", [
     (("], None", "]"), "backward returns as much as forward takes"),
     ((".chunk(ctx.dist.get_world_size())[ctx.dist.get_rank()]", ""), "the part that belongs to its own points only"),
-    (("torch.cat(parts)", "torch.cat([own, *(p for p in parts if not p.equal(own))])"), "its own stand first"),
+    (("torch.cat(parts)", "torch.cat([own, *(p for p in parts if not p.equal(own))])"), "; now its own stand first"),
 ])  # fmt: skip
 def test_what_torch_says_of_a_backward_is_told_in_words(change, told):
     assert told in n06.check_gather(edited(built.Gather, change)).message
@@ -278,9 +278,10 @@ def test_a_gather_whose_backward_is_half_a_ring_is_right_too():
 
         @staticmethod
         def backward(ctx, gradient):
-            total = gradient.clone()
+            total = gradient.clone().flatten()
             built.reduce_scatter(total, ctx.dist)
-            return total.tensor_split(ctx.dist.get_world_size())[ctx.dist.get_rank()], None
+            own = total.tensor_split(ctx.dist.get_world_size())[ctx.dist.get_rank()]
+            return own.view(-1, gradient.shape[1]), None
 
     assert n06.check_gather(ByRing)
 
@@ -347,6 +348,22 @@ class FixedText(built.MyDDP):
             raise RuntimeError("no gradient for spare.weight, spare.bias") from None
 
 
+class FixedTextForBoth(FixedText):
+    def finish(self):
+        try:
+            super().finish()
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}, 0.spare.weight, 0.spare.bias") from None
+
+
+class NamesABiasTooMany(built.MyDDP):
+    def finish(self):
+        try:
+            super().finish()
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}, top.bias") from None
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
@@ -356,6 +373,8 @@ class FixedText(built.MyDDP):
         (NamesOneBucket, "does not name 0.spare.weight."),
         (TrustsTheOrder, "Some gradient of the bucket is not there yet"),
         (FixedText, "does not name 0.spare.weight and 0.spare.bias"),
+        (FixedTextForBoth, "names 0.spare.bias, too, which is no parameter of the model"),
+        (NamesABiasTooMany, "names top.bias, too, which has its gradient"),
     ],
 )
 def test_a_ddp_that_is_late_with_a_later_bucket_or_knows_only_our_model_is_refused(answer, told):

@@ -54,7 +54,7 @@ def _a_list(answer: Callable[..., Any]) -> Callable[..., Any]:
 # ---- exercise 1: the share of a rank, cut from an order that is given
 
 
-def _share(order: list[int], world_size: int, rank: int, drop_last: bool) -> list[int]:
+def _share(order: list[int], world_size: int, rank: int, drop_last: bool = False) -> list[int]:
     """Let torch's own sampler say which positions the rank takes."""
     sampler: Any = TorchSampler(order, world_size, rank, shuffle=False, drop_last=drop_last)  # type: ignore[arg-type]
     return [order[position] for position in sampler]
@@ -76,6 +76,7 @@ def _share_cases() -> Iterator[dict[str, Any]]:
             yield dict(order=_order(size, seed=size), world_size=world_size, rank=rank, drop_last=False)
     for drop_last in (False, True):
         yield dict(order=[], world_size=3, rank=1, drop_last=drop_last)
+    yield dict(order=_order(10, seed=10), world_size=3, rank=1)
     yield from _shares_by_lot()
 
 
@@ -137,6 +138,7 @@ _EPOCHS = f"set_epoch(2), set_epoch(5), {PASS}, {PASS}, set_epoch(1), {PASS}, se
 
 _EASY = [  # story, size, num_replicas, shuffle, seed, drop_last: one step of the recipe after the other
     (PASS, 12, 3, False, 0, False),
+    (f"{KEYWORDS}, {PASS}, {PASS}", 12, 3, True, 4, False),
     (_EPOCHS, 12, 3, True, 4, False),
     (f"{PASS}, {PASS}, set_epoch(3), {PASS}, set_epoch(0), {PASS}", 12, 3, True, 0, False),
     (PASS, 10, 3, True, 0, False),
@@ -314,7 +316,8 @@ def _fault_of_order(got: Any, expected: list[Any], case: Mapping[str, Any]) -> s
         return f"expected {short(expected)}, got {short(got)}"
     for sample, (answer, due) in enumerate(zip(got, expected, strict=False)):
         if answer != due or type(answer) is not type(due):
-            where = f"at place {sample} of your list stands {short(answer)}"
+            kind = "" if type(answer) is type(due) else f", a {type(answer).__name__}"
+            where = f"at place {sample} of your list stands {short(answer)}{kind}"
             return f"sample {sample} has the answer {short(due)}, and {where}: {short(got)}"
     if len(got) != len(expected):
         many = "more" if len(got) > len(expected) else f"{len(got)}: {short(got)}"

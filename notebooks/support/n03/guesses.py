@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 from torch.utils.data import DistributedSampler as TorchSampler
 
-from support.kit.exact import exact_number
+from support.kit.exact import exact_number, read_number
 from support.kit.guess import Guess, Tried
 
 Losses = Mapping[str, Sequence[float]]
@@ -54,7 +54,7 @@ guess_orders = exact_number(
     said={
         36: "one for each run and epoch",
         6: "one for each epoch, or for each seed",
-        12: "the sums of two numbers from 1 to 6",
+        12: "six seeds and six epochs, added",
     },
     tried=Tried(right=11, wrong=36),
 )
@@ -87,7 +87,7 @@ guess_left_out = exact_number(
     lambda: 1437 - 8 * 128,
     said={
         0: "what the padding leaves out",
-        29: "what does not fit into steps of 512, taken for all: 1437 mod 64",
+        29: "what one process alone would drop: 1437 mod 64",
         52: "what one rank drops",
         416: "eight times 52, the three repeated ones among them",
     },
@@ -99,6 +99,7 @@ guess_missed_percent = Guess(
     lambda: 100 * (7 / 8) ** 8,
     unit="%",
     tolerance=0.029,
+    read=lambda my_guess: read_number(my_guess, "%"),
     tried=Tried(right=34.4, wrong=0),
 )
 guess_broadcasts = exact_number(

@@ -125,8 +125,8 @@ OF_SAMPLER = {
     ),
     "drop_last has no effect: hand it on to share.": ("self.rank, self.drop_last))", "self.rank))"),
     "len() is the share of this rank, not the dataset.": (_LENGTH, "self.size"),
-    "len() is rounded up with drop_last, too.": (_LENGTH, "-(-self.size // self.world_size)"),
-    "len() is rounded down without drop_last, too.": (_LENGTH, "self.size // self.world_size"),
+    "len() is rounded up with drop_last.": (_LENGTH, "-(-self.size // self.world_size)"),
+    "len() is rounded down without drop_last.": (_LENGTH, "self.size // self.world_size"),
     "len() is one too few with drop_last: (N − W) / W has to be rounded up.": (
         _LENGTH,
         "(self.size - self.world_size) // self.world_size if self.drop_last "
@@ -212,14 +212,6 @@ OF_SAMPLER = {
         "if False:",
         _ORDER,
         f"if not 0 <= self.rank < self.world_size:\n            raise ValueError('no such rank')\n        {_ORDER}",
-    ),
-    "set_epoch seeds a generator that goes on from pass to pass: a second pass of an epoch must be the first again.": (
-        "self.epoch = 0",
-        "self.generator = torch.Generator()\n        self.set_epoch(0)",
-        _NOTED,
-        "self.generator.manual_seed(self.seed + epoch)",
-        f"torch.Generator().manual_seed({_DRAWN})",
-        "self.generator",
     ),
     "No rank is refused: whatever rank 3 of 3 reads, another rank reads, too, and nobody would say so.": (
         _REFUSED,

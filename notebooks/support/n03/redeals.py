@@ -139,7 +139,7 @@ def _fault_of_draws(
     if not torch.equal(first, again):
         return "two generators with the same seed give different epochs: the epoch and the generator decide, alone."
     if torch.equal(first, other):
-        said = "generators with different seeds give the same epoch: draw from the one that you are given."
+        said = "generators with other seeds give the same epoch: the one that you are given is to decide, as it stands."
         return Fault(said, known_by=f"always {first.tolist()}")
     if all(torch.equal(first, deal) for deal in later):
         return "each further call with the same generator gives the same epoch once more."

@@ -53,6 +53,10 @@ class Others:
         torch.manual_seed(20_011_109)
         random.seed(20_011_109)
         numpy.random.seed(20_011_109)  # noqa: NPY002
+        # drawn from: who seeds one anew has not left it as it was
+        torch.rand(1)
+        random.random()
+        numpy.random.rand()  # noqa: NPY002
         self._known = self._states()
         return self
 

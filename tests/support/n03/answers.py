@@ -3,7 +3,7 @@
 import torch
 
 
-def share(order, world_size, rank, drop_last):
+def share(order, world_size, rank, drop_last=False):
     steps = len(order) // world_size if drop_last else -(-len(order) // world_size)
     while len(order) < steps * world_size:
         order = order + order

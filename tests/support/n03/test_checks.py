@@ -43,14 +43,22 @@ def test_the_first_counterexample_of_a_share_is_told_and_padding_once_is_wrong_o
     message = n03.check_share(mistake(n03.check_share, "You padded with 0, or")).message
     assert "world_size = 3, rank = 1, drop_last = False, item 3 is to be 80, from position 0 of the order" in message
     assert "and 0 stands nowhere in the order" in message
-    cases = {(len(c["order"]), c["world_size"], c["rank"], c["drop_last"]) for c in n03.check_share.cases()}
+    cases = {(len(c["order"]), c["world_size"], c["rank"], c.get("drop_last", False)) for c in n03.check_share.cases()}
     assert cases >= {(n, w, r, d) for n in range(1, 25) for w in range(1, 10) for r in range(w) for d in (False, True)}
     assert all(c["order"] != sorted(c["order"]) for c in n03.check_share.cases() if len(c["order"]) > 5)
     once = mistake(n03.check_share, "You appended the head once")
     true = n03.check_share.reference
     short = [case for case in n03.check_share.cases() if once(**case) != true(**case)]
     assert short
-    assert all(case["world_size"] > 2 * len(case["order"]) and not case["drop_last"] for case in short)
+    assert all(case["world_size"] > 2 * len(case["order"]) and not case.get("drop_last") for case in short)
+
+
+def test_drop_last_is_false_where_it_is_not_given():
+    def dropping(order, world_size, rank, drop_last=True):
+        return share(order, world_size, rank, drop_last)
+
+    message = n03.check_share(dropping).message
+    assert "world_size = 3, rank = 1, of 10 indices each of 3 ranks gets 4" in message
 
 
 def in_place(order, **how):
@@ -283,6 +291,26 @@ def refused_next_door(self, dataset, num_replicas, rank, *others, **named):
     Written.__init__(self, dataset, num_replicas, rank % num_replicas, *others, **named)
 
 
+def reseeds_torch(self):
+    """Leaves torch's generator as it was when it was seeded, not as it was."""
+    seed = torch.initial_seed()
+    torch.manual_seed(self.seed + self.epoch)
+    order = torch.randperm(self.size).tolist() if self.shuffle else list(range(self.size))
+    torch.manual_seed(seed)
+    return iter(share(order, self.world_size, self.rank, self.drop_last))
+
+
+def seeds_its_own(self, epoch):
+    self.generator = torch.Generator().manual_seed(self.seed + epoch)
+
+
+def goes_on(self):
+    if not hasattr(self, "generator"):
+        self.set_epoch(0)
+    order = torch.randperm(self.size, generator=self.generator).tolist() if self.shuffle else list(range(self.size))
+    return iter(share(order, self.world_size, self.rank, self.drop_last))
+
+
 def divided_by_its_length(self):
     order = [*Written.__iter__(self)]
     return iter((order * -(-len(self) // len(order)))[: len(self)])
@@ -317,6 +345,8 @@ FOLLOWS = "A pass that has begun follows a later set_epoch"
         (dict(__len__=seeds_torch_for_its_length), "len() touches torch's global generator"),
         (dict(__iter__=seeds_python), "the global generator of Python's random"),
         (dict(__iter__=seeds_numpy), "NumPy's are not"),
+        (dict(set_epoch=seeds_its_own, __iter__=goes_on), "Your generator goes on from pass to pass"),
+        (dict(__iter__=reseeds_torch), "A pass touches torch's global generator"),
         (dict(__init__=open_to_all, __iter__=refused_when_listed), "refused too late"),
         (dict(__init__=asserted), "refused by AssertionError, which is no ValueError"),
         (dict(__init__=refused_next_door), "expected 4 refused, got 4 taken"),
@@ -356,6 +386,18 @@ def rank_wrapped(self, dataset, num_replicas, rank, *others, **named):
     Written.__init__(self, dataset, num_replicas, rank % num_replicas, *others, **named)
 
 
+def seed_last(self, dataset, num_replicas, rank, shuffle=True, drop_last=False, seed=0):
+    Written.__init__(self, dataset, num_replicas, rank, shuffle, seed, drop_last)
+
+
+def instead_of_the_seed(self, epoch):
+    self.seed = epoch
+
+
+def length_the_wrong_way_round(self):
+    return len(share(list(range(self.size)), self.world_size, self.rank, not self.drop_last))
+
+
 @pytest.mark.parametrize(
     "check, answer, said, not_said",
     [
@@ -364,6 +406,9 @@ def rank_wrapped(self, dataset, num_replicas, rank, *others, **named):
         ("check_share", padded_backwards, "and 50 stands at position 1", "its own first index"),
         ("check_sampler", written(__len__=length_to_the_nearest), "expected 4, got 3", "rounded down"),
         ("check_sampler", written(__init__=rank_wrapped), "No rank is refused", "a part of rank 0's share"),
+        ("check_sampler", written(__init__=seed_last), "seed = 4", "The seed has no effect"),
+        ("check_sampler", written(set_epoch=instead_of_the_seed), "seed = 4", "The seed has no effect"),
+        ("check_sampler", written(__len__=length_the_wrong_way_round), "len() is rounded down without", "too"),
     ],
 )
 def test_an_answer_that_looks_like_another_mistake_in_its_first_wrong_case_is_not_told_that_one(
@@ -407,6 +452,8 @@ def test_a_famous_wrong_guess_is_named_and_the_limit_of_the_missed_share_is_not_
     for share_of_seven in ("[1]", "1", (1,), [1], 1):  # in any way of writing it
         assert "that is it" in n03.guess_last_of_eight(share_of_seven).message
     assert "one for each run and epoch" in n03.guess_orders(36).message
+    assert "six seeds and six epochs" in n03.guess_orders(12).message
+    assert "one process alone" in n03.guess_left_out(1437 % 64).message
     assert "no_grad switches it off" in n03.guess_broadcasts(2, ["broadcast", "broadcast, x", "broadcast", "x"]).message
-    said = {guess: "that is it" in n03.guess_missed_percent(guess).message for guess in (33, 34, 35, 36, 37)}
-    assert said == {33: False, 34: True, 35: True, 36: False, 37: False}
+    said = {guess: "that is it" in n03.guess_missed_percent(guess).message for guess in (33, 34, 0.344, 35, 36, 37)}
+    assert said == {33: False, 34: True, 0.344: True, 35: True, 36: False, 37: False}

@@ -207,7 +207,7 @@ def test_company_costs_most_where_each_way_has_the_best_of_the_four_rates():
             best = f"the loss is {told[0]:.3f} with `set_epoch`, {with_it}, and {forgotten[0]:.3f} without, {without}"
             assert best in prose()
     assert f"which is {per_cent(rise['4'])} more. In groups of 32 it is {per_cent(rise['32'])}" in prose()
-    assert f"{per_cent(rise['4'])} and {per_cent(rise['32'])} at each way's best" in prose()
+    assert f"{per_cent(rise['4'])} and {per_cent(rise['32'])} at each way's best rate" in prose()
     assert abs(rise["none"]) < 0.01
 
 

@@ -164,6 +164,10 @@ def test_orders_kept_by_length_and_epoch_are_told_that_another_seed_gets_them():
             "8 answers are due, one for each sample, and you give 7",
         ),
         (lambda gathered, size: in_order(gathered, size)[::-1], "sample 0 has the answer a0, and at place 0"),
+        (
+            lambda gathered, size: [str(answer) for answer in in_order(gathered, size)],
+            "sample 0 has the answer True, and at place 0 of your list stands True, a str:",
+        ),
     ],
 )
 def test_answers_out_of_order_are_told_by_the_sample_that_has_not_its_own(answer, said):

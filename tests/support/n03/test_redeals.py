@@ -227,6 +227,10 @@ def shuffled_by(make):
     return dealt
 
 
+def seeded_first(control):
+    return lambda epoch, generator: control(epoch, generator.manual_seed(0))
+
+
 def in_one_buffer(control):
     kept = {}
 
@@ -273,7 +277,8 @@ def images_of_two_steps(epoch, generator):
         ((every_other_call(new_steps), new_company), "different epochs: the epoch and the generator decide, alone"),
         ((new_steps, every_other_call(new_company)), "two generators with the same seed give different epochs"),
         ((shuffled_by(lambda generator: random.Random(generator.initial_seed())), new_company), "does not go on from"),
-        ((shuffled_by(lambda generator: random.Random(0)), new_company), "draw from the one that you are given."),
+        ((shuffled_by(lambda generator: random.Random(0)), new_company), "give the same epoch: the one that you are"),
+        ((seeded_first(new_steps), new_company), "is to decide, as it stands"),
         (
             (in_one_buffer(new_steps), new_company),
             "a later call has changed the epoch that an earlier one had returned",

@@ -152,14 +152,19 @@ def with_count(count, kind=torch.int64):
     return score
 
 
-def shares_times_lengths(model, loader):
-    """A share is rounded: 1/3 of 3 images is not 1."""
-    each = [((model(x).argmax(1) == y).float().mean().item() * len(y), len(y)) for x, y in loader]
-    return [sum(hits for hits, _ in each), sum(images for _, images in each)]
+def shares_times_lengths(kind):
+    """A share is rounded: 1/49 of 49 images is not 1."""
+
+    def counted(model, loader):
+        each = [((model(x).argmax(1) == y).to(kind).mean().item() * len(y), len(y)) for x, y in loader]
+        return [sum(hits for hits, _ in each), sum(images for _, images in each)]
+
+    return counted
 
 
-def test_a_count_that_is_no_whole_number_is_refused():
-    verdict = n03.check_score(with_count(shares_times_lengths, torch.float64))
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_count_that_is_no_whole_number_is_refused(kind):
+    verdict = n03.check_score(with_count(shares_times_lengths(kind), torch.float64))
     assert "Your counts are no whole numbers" in verdict.message, verdict
 
 

@@ -354,7 +354,7 @@ TABLES = {
 """Four orders of 3 micro-batches on 2 ranks; one of them can't run."""
 
 check_illegal = Exercise(
-    "the orders that can't run, and each rank's first task that never starts",
+    "the orders that can't run and each rank's first task that never starts",
     reference=("D", ["B0", "F1"]),
     answers=2,
     judge=lambda exercise, answer: _judge_illegal(exercise, *answer),

@@ -125,7 +125,7 @@ guess_same_devices = exact_number(
     whole=True,
     tried=Tried(right=32, wrong=60, known=(2, 16)),
 )
-"""Section 9: the bubble of pipelines twice as long on the same devices with the same batch, in per cent."""
+"""Section 10: the bubble of pipelines twice as long on the same devices with the same batch, in per cent."""
 guess_fitting = exact_number(
     "the number of m that fit",
     lambda sizes, n: sum(max(live_activations(gpipe(m, n))) <= m / 2 for m in sizes),
@@ -133,7 +133,7 @@ guess_fitting = exact_number(
     whole=True,
     tried=Tried(right=0, wrong=7, known=((1, 2, 4, 8, 16, 32, 64, 128), 4)),
 )
-"""Section 10: with how many m GPipe fits into memory for half of the batch."""
+"""Section 11: with how many m GPipe fits into memory for half of the batch."""
 
 
 def _growth(my_guess: object) -> object:
@@ -154,4 +154,4 @@ guess_growth = Guess(
     },
     tried=Tried(right=5.6, wrong=16, known=(2, 32)),
 )
-"""Section 10: how the best m grows with n."""
+"""Section 11: how the best m grows with n."""

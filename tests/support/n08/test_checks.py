@@ -11,6 +11,7 @@ from support.kit.mistakes import edited
 from support.n08 import checks as n08
 from support.n08 import solved
 from support.n08.runs import as_schedule, needed_by, never_waiting, run_of
+from support.n08.trials import orders_of
 
 SIZES = list(itertools.product(range(1, 8), range(1, 6)))
 
@@ -239,6 +240,28 @@ def test_a_recompute_in_an_order_is_not_told_that_it_should_be_a_pair():
         assert "rank 0 has ('R', 0), and F and B are the only kinds" in verdict.message
 
 
+# ---- two at most
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ("F0 F1 F2 B0 B1 B2 F3 B3", "F0 F1 B0 B1 F2 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"),
+        ("F0 F1 F2 F3 B0 B1 B2 B3",) * 3,
+    ],
+    ids=["three on rank 0, and not 1F1B's", "four on rank 0, and not GPipe's"],
+)
+def test_orders_that_hold_too_many_are_told_so_and_not_whose_they_are(rows):
+    verdict = n08.check_two_held(orders_of(*rows))
+    assert verdict.status == "wrong"
+    assert verdict.message.endswith("activations, two are allowed.")
+
+
+def test_orders_of_exercise_4_are_known_as_such():
+    assert "your orders of exercise 4" in n08.check_two_held(solved.turn_early(4, 3)).message
+    assert "GPipe's orders" in n08.check_two_held(solved.gpipe(4, 3)).message
+
+
 # ---- the best m
 
 
@@ -305,11 +328,12 @@ def test_what_does_not_quite_fit_does_not_fit(more):
     [
         lambda took: round(took, 2),
         lambda took: round(took, 5),
+        lambda took: round(took, 7),
         lambda took: float(f"{took:.3g}"),
         lambda took: min(took, 1e4),
         lambda took: min(took, 1e9),
     ],
-    ids=["two digits", "five digits", "three figures", "10,000 is for ever", "1e9 is for ever"],
+    ids=["two digits", "five digits", "seven digits", "three figures", "10,000 is for ever", "1e9 is for ever"],
 )
 def test_a_step_is_shortest_by_a_little_in_microseconds_and_in_nanoseconds(wrong):
     def best_m(make, seconds, n, memory=1):
@@ -371,6 +395,7 @@ def test_the_orders_that_can_not_run_are_one_of_four_with_the_same_tasks():
     assert n08.check_illegal("D", "b0, f1")
     assert "none of A, B, C, D" in n08.check_illegal("E", ["B0"]).message
     assert "two tasks are asked for" in n08.check_illegal("D", 3).message
+    assert n08.check_illegal(None, ["B0", "F1"]).message.endswith("the orders that can't run.")
 
 
 @pytest.mark.parametrize(

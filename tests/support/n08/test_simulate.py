@@ -104,6 +104,14 @@ def test_a_wrong_simulate_is_told_what_is_wrong(wrong, says):
     assert says in verdict.message
 
 
+@pytest.mark.parametrize("left", ["any(map(len, left))", "any(o for o in left)", "not all(not o for o in left)"])
+def test_a_simulate_that_never_stops_is_ended_also_while_a_generator_of_its_loop_is_closed(left):
+    endless = edited(solved.simulate, ("while any(left):", f"while {left}:"), ("if not able:", "if False:"))
+    verdict = n08.check_simulate(endless)
+    assert verdict.status == "wrong"
+    assert "If a whole round runs nothing, nothing ever will" in verdict.message
+
+
 def in_rounds(count):
     """Return a simulate that visits each rank so many times, and each time goes as far as it can."""
 

@@ -93,6 +93,10 @@ def torchrun(
     Raises RankError if a rank fails and no restart is left, RankTimeoutError (also
     a TimeoutError), FileNotFoundError for a script that is none, ValueError for ranks < 1 or timeout <= 0, ImportError
     without psutil. An interrupt stays a KeyboardInterrupt.
+
+    Example:
+        run = torchrun("train.py", "--epochs", 3, ranks=4)
+        print(run.lines)
     """
     if not Path(script).is_file():
         raise FileNotFoundError(f"no script {str(script)!r} in {Path.cwd()}")

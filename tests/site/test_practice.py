@@ -107,6 +107,7 @@ DEFINED = "def my_idle_share(spans, lanes):\n    return "
         ("import numpy as np", "lacks", "This page's Python lacks numpy"),
         (f"{DEFINED}__import__('torch').zeros(1)", "lacks", "This page's Python lacks torch"),
         ("exit()", "failed", "SystemExit"),
+        ("x = input('?')", "failed", "a page has no keyboard for input(): write the value into the code (in line 1: "),
     ],
 )
 def test_code_that_fails_is_told_a_sentence_with_its_line(course, code, status, words):

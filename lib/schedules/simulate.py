@@ -122,14 +122,15 @@ def _seconds(schedule: Schedule, forward: Cost, backward: Cost, weight: Cost | N
 
 
 def _per_stage(schedule: Schedule, name: str, cost: Cost) -> list[float]:
-    several = isinstance(cost, Iterable) and not isinstance(cost, str)
-    costs = list(cost) if several else [cost] * schedule.stages
+    if isinstance(cost, str) or not isinstance(cost, Iterable):
+        return [_number(name, cost)] * schedule.stages
+    costs = list(cost)
     if len(costs) != schedule.stages:
         raise ValueError(f"{name} has {len(costs)} costs for {schedule.stages} stages; give one number or one a stage")
     return [_number(name, value) for value in costs]
 
 
-def _number(name: str, value: float) -> float:
+def _number(name: str, value: object) -> float:
     if isinstance(value, str) or not isinstance(value, SupportsFloat):
         raise TypeError(f"{name} must be a number, such as 0.5, not {value!r}")
     number = float(value)

@@ -102,8 +102,8 @@ def test_a_cell_that_python_cannot_read_is_told_without_the_file_that_ipython_ma
     with pytest.raises(SyntaxError) as read:
         compile("def f(m):\n    return [", "<ipython-input-1-31d0d0dca899>", "exec")
     assert "ipython" in str(read.value)
-    assert one.said(read.value) == "SyntaxError: '[' was never closed"
-    assert one.said(ZeroDivisionError("division by zero")) == "ZeroDivisionError: division by zero"
+    assert one.cell_error(read.value) == "SyntaxError: '[' was never closed"
+    assert one.cell_error(ZeroDivisionError("division by zero")) == "ZeroDivisionError: division by zero"
 
 
 def verdicts(source: Path, folder: Path) -> Counter:

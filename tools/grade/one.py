@@ -130,7 +130,7 @@ def _asked(grades: Grades, shell: InteractiveShell, exercise: Exercise, way: dic
         if isinstance(error, AnswerTimedOut):
             why = f"{_cell(grades, index)}{_line(error)}: no end within {grades.seconds:g} s."
         elif error is not None:
-            why = f"{_cell(grades, index)}{_line(error)}: {said(error)}"
+            why = f"{_cell(grades, index)}{_line(error)}: {cell_error(error)}"
         if error is not None and index in needed:
             yield {"status": BLOCKED, "said": why, "at": index}
             return
@@ -191,7 +191,7 @@ def _where(error: BaseException) -> str:
     return f" ({where})" if where else ""
 
 
-def said(error: BaseException) -> str:
+def cell_error(error: BaseException) -> str:
     """Return what a cell raised; of a SyntaxError without the file that IPython made of the cell."""
     if isinstance(error, SyntaxError) and error.msg:
         return f"{type(error).__name__}: {error.msg}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import SupportsFloat
 
 from lib.arguments import integer
 from lib.schedules.makers import MAKERS, Maker
@@ -66,6 +67,8 @@ def choose(
     """
     n = integer("ranks", ranks, at_least=1)
     units = _units(costs)
+    if not isinstance(memory, SupportsFloat):
+        raise TypeError(f"memory must be a number of activations, not {memory!r}")
     if not memory > 0:
         raise ValueError(f"memory must be a number of activations above 0, not {memory!r}")
     found = _tried(costs, n, units, memory, communicate)

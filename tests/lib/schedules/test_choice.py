@@ -1,6 +1,7 @@
 """`choose` against brute force: every maker with every parameter, by the simulator; and what it says of the others."""
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -154,3 +155,8 @@ def test_a_number_for_all_units_is_refused_since_it_does_not_say_how_many_there_
 def test_what_holds_no_costs_is_refused_with_the_form_that_is_asked_for():
     refuses(TypeError, "costs must be {m: Costs} for each number m of micro-batches", choose, equal(4), 2)
     refuses(TypeError, "the costs of m = 8 must be Costs", choose, {8: ([1, 1], [2, 2])}, 2)
+    refuses(
+        TypeError, "communicate must be a number, such as 0.5, not 'fast'", choose, {8: equal(4)}, 2, communicate="fast"
+    )
+    refuses(TypeError, "memory must be a number of activations, not '6'", choose, {8: equal(4)}, 2, memory="6")
+    assert choose({8: equal(4)}, 2, memory=torch.tensor(6)).held <= 6

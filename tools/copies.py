@@ -8,9 +8,11 @@ already stays as it is.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.project import ROOT
@@ -40,8 +42,10 @@ def copy_for_reader(root: Path = ROOT) -> tuple[list[Path], list[Path]]:
     return new, own
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Copy, and say what was done."""
+    description = (__doc__ or "").splitlines()[0]
+    argparse.ArgumentParser(prog="make copy", description=description).parse_args(arguments)
     new, own = copy_for_reader()
     print(f"{len(new)} files are new in {FOLDER}/: write there, `git status` stays empty. `make lab` opens it.")
     if own:

@@ -61,7 +61,7 @@ class Packed:
         offsets = self._offsets
         return str(self._data[offsets[place] : offsets[place + 1]], "utf-8", "surrogateescape")
 
-    def rows(self, indices: Sequence[int] | Ids, allow: Told = lambda size: None) -> list[str]:
+    def rows(self, indices: Sequence[int] | Ids, allow: Told | None = None) -> list[str]:
         """Return many items, which is faster than one by one. allow: as in MetaFile.rows. Raises IndexError."""
         index = integers("indices", indices)
         try:
@@ -70,7 +70,8 @@ class Packed:
             end = self.offsets[1:][place].tolist()
         except IndexError as error:
             raise IndexError(f"{error}: there are {len(self)} items") from None
-        allow(sum(end) - sum(begin))
+        if allow is not None:
+            allow(sum(end) - sum(begin))
         data = self._data
         return [str(data[a:b], "utf-8", "surrogateescape") for a, b in zip(begin, end, strict=True)]
 
@@ -110,6 +111,10 @@ class MetaFile:
     `with`. Raises OSError where the text cannot be read or the index not be written, ValueError for an index that
     is damaged or a file that is none, which names it and the way out: damage to a row's place is found when that row
     is read. `rows` and `packed` raise RuntimeError if the text has changed since.
+
+    Example:
+        with MetaFile("captions.txt") as meta_file:
+            last, first = meta_file.rows([len(meta_file) - 1, 0])
     """
 
     def __init__(self, path: str | os.PathLike[str], index: str | os.PathLike[str] | None = None) -> None:
@@ -134,7 +139,7 @@ class MetaFile:
     def __repr__(self) -> str:
         return f"MetaFile({str(self.path)!r}): {len(self)} rows"
 
-    def rows(self, ids: Sequence[int] | Ids, allow: Told = lambda size: None) -> list[str]:
+    def rows(self, ids: Sequence[int] | Ids, allow: Told | None = None) -> list[str]:
         """Return rows as strings, in the order asked for; twice what is asked for twice.
 
         ids: a list, an integer array or a CPU tensor. allow: called with how many bytes of text will be read next, as
@@ -148,13 +153,14 @@ class MetaFile:
     def _are_rows(self, ids: list[int]) -> bool:
         return all(type(i) is int and 0 <= i < len(self) for i in ids)
 
-    def _few(self, ids: list[int], allow: Told) -> list[str]:
+    def _few(self, ids: list[int], allow: Told | None) -> list[str]:
         """Return rows one by one, which spares the arrays that pay for many."""
         rows = []
         try:
             for i in ids:
                 begin, end = self._index.bounds_of(i)
-                allow(end - begin)
+                if allow is not None:
+                    allow(end - begin)
                 text = memoryview(bytearray(end - begin))
                 length = copy_row(self._file, begin, end, self._index.gaps, text)
                 rows.append(str(text[:length], "utf-8", "surrogateescape"))
@@ -164,7 +170,7 @@ class MetaFile:
             self._check_unchanged()
         return rows
 
-    def packed(self, ids: Sequence[int] | Ids, allow: Told = lambda size: None) -> Packed:
+    def packed(self, ids: Sequence[int] | Ids, allow: Told | None = None) -> Packed:
         """Return rows as one array of bytes, item i being row ids[i]. As `rows`, for many rows that stay."""
         array = integers("ids", ids)
         if array.ndim != 1:
@@ -175,7 +181,7 @@ class MetaFile:
         return self.pack(len(array), blocks, allow=allow)
 
     def pack(
-        self, count: int, blocks: Iterable[Ids], progress: Told = lambda rows: None, allow: Told = lambda size: None
+        self, count: int, blocks: Iterable[Ids], progress: Told | None = None, allow: Told | None = None
     ) -> Packed:
         """Return the `count` rows whose ids come in blocks, which are not kept: `packed` for who has no room for ids.
 
@@ -194,7 +200,8 @@ class MetaFile:
                 whole = whole and np.array_equal(block, np.arange(start, start + len(block)))
                 begin, end = self._index.bounds(block)
                 more = int((end - begin).sum())
-                allow(more)
+                if allow is not None:
+                    allow(more)
                 room = filled + more
                 if start == 0:  # a guess, by the average row: what is too much is never touched, so it takes no memory
                     average = self._status[0] / len(self)
@@ -208,7 +215,8 @@ class MetaFile:
                 if filled >= 2**32:  # known only now: the ids may name a long row many times
                     offsets = offsets.astype(np.int64, copy=False)
                 offsets[start + 1 : start + 1 + len(ends)] = ends
-                progress(len(ends))
+                if progress is not None:
+                    progress(len(ends))
         except EOFError:
             raise self._index.damaged() from None
         finally:

@@ -132,7 +132,7 @@ class GPipe(nn.Module):
         verify_skippables(module)
         if deferred_batch_norm:
             module = convert_deferred_batch_norm(module, self.chunks)
-        balance = _counts(balance)
+        balance = _counts(balance, len(module))
         if devices is None:
             devices = accelerators() or ["cpu"] * len(balance)
         self.partitions, self.balance, self.devices = split_module(module, balance, _found(devices, len(balance)))
@@ -211,11 +211,13 @@ class GPipe(nn.Module):
         return microbatch.gather(batches)
 
 
-def _counts(balance: object) -> list[int]:
+def _counts(balance: object, layers: int) -> list[int]:
     """Return a balance as a list; raises BalanceError for anything but counts, a number of partitions for one."""
     if isinstance(balance, Iterable) and not isinstance(balance, str):
         return list(balance)
-    raise BalanceError(f"balance must say how many layers each partition has, as [2, 2], not {balance!r}")
+    half = layers // 2
+    fitting = [layers - half, half] if half else [layers]
+    raise BalanceError(f"balance must say how many layers each partition has, as {fitting}, not {balance!r}")
 
 
 def _found(devices: object, partitions: int) -> list[torch.device]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import SupportsFloat
 
 from lib.arguments import integer
 from lib.schedules.makers import MAKERS, Maker
@@ -58,7 +59,7 @@ def choose(
     that has its share of the units once: of v stages a rank each counts 1/v, and a micro-batch twice as large as 2.
 
     Raises ValueError for costs that don't fit each other, a memory that is not above 0, units that no table's stages
-    divide, and if nothing fits: with what the smallest table needs; TypeError for costs that are numbers.
+    divide, and if nothing fits: with what the smallest table needs; TypeError for what is no {m: Costs} of lists.
 
     Example:
         costs = {m: Costs([1 / m] * 8, [2 / m] * 8) for m in (4, 8, 16)}  # eight equal layers
@@ -66,6 +67,8 @@ def choose(
     """
     n = integer("ranks", ranks, at_least=1)
     units = _units(costs)
+    if not isinstance(memory, SupportsFloat):
+        raise TypeError(f"memory must be a number of activations, not {memory!r}")
     if not memory > 0:
         raise ValueError(f"memory must be a number of activations above 0, not {memory!r}")
     found = _tried(costs, n, units, memory, communicate)
@@ -134,8 +137,14 @@ def _soonest(by_stage: Costs, m: int, message: float) -> float:
 
 
 def _units(costs: Mapping[int, Costs]) -> int:
-    """Return of how many units all costs are; raises ValueError if there is no such number, TypeError for a number."""
+    """Return of how many units all costs are; raises ValueError if there is no such number, TypeError for no Costs."""
+    if not isinstance(costs, Mapping):
+        raise TypeError(f"costs must be {{m: Costs}} for each number m of micro-batches, not {costs!r}")
+    if not costs:
+        raise ValueError("costs are empty: give {m: Costs} for one number m of micro-batches at least")
     for m, each in costs.items():
+        if not isinstance(each, Costs):
+            raise TypeError(f"the costs of m = {m} must be Costs(forward, backward), not {each!r}")
         for name, row in zip(each._fields, each, strict=True):
             if isinstance(row, (int, float)):
                 raise TypeError(f"{name} of m = {m} must be a list with the seconds of each unit, not {row!r} for all")

@@ -108,6 +108,8 @@ class Executor:
         no_grad. If a stage raises, all ranks end and the same exception is raised here, with a note that names the
         action; some gradients have been added by then.
         """
+        if not callable(loss_fn):
+            raise TypeError(f"loss_fn must be a function of output and target, such as F.mse_loss, not {loss_fn!r}")
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction must be 'mean' or 'sum', not {reduction!r}")
         if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():

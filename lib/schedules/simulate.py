@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, SupportsFloat, TypeAlias
 
 from lib.schedules.legal import in_order
 from lib.schedules.table import KINDS as KINDS
@@ -16,7 +16,11 @@ HELD = {"F": 1, "B": -1, "I": 0, "W": -1}  # by how many activations an action c
 
 
 class Costs(NamedTuple):
-    """Seconds by stage, as `simulate(schedule, *costs)` takes them: backward is the whole, weight the W part of it."""
+    """Seconds by stage, as `simulate(schedule, *costs)` takes them: backward is the whole, weight the W part of it.
+
+    Example:
+        simulate(one_f_one_b(4, 2), *Costs([1, 1], [2, 3])).bubble  # the last stage has the loss as well
+    """
 
     forward: list[float]
     backward: list[float]
@@ -49,7 +53,11 @@ def simulate(
     count. Lanes "rank 0", …; labels "0F0"; kinds "forward", "backward", "input", "weight".
 
     Raises ScheduleError for a table that can't run (it need not be complete), ValueError for a cost that is negative,
-    not finite, or not one a stage, TypeError for what is no Schedule.
+    not finite, or not one a stage, TypeError for what is no Schedule or no number.
+
+    Example:
+        trace = simulate(one_f_one_b(micro_batches=8, partitions=4), forward=1, backward=2, communicate=0.1)
+        print(f"{trace.makespan:g} s, {trace.bubble:.0%} idle")
     """
     expect_schedule(schedule)
     seconds = _seconds(schedule, forward, backward, weight)
@@ -114,13 +122,17 @@ def _seconds(schedule: Schedule, forward: Cost, backward: Cost, weight: Cost | N
 
 
 def _per_stage(schedule: Schedule, name: str, cost: Cost) -> list[float]:
-    costs = list(cost) if isinstance(cost, Iterable) else [cost] * schedule.stages
+    if isinstance(cost, str) or not isinstance(cost, Iterable):
+        return [_number(name, cost)] * schedule.stages
+    costs = list(cost)
     if len(costs) != schedule.stages:
         raise ValueError(f"{name} has {len(costs)} costs for {schedule.stages} stages; give one number or one a stage")
     return [_number(name, value) for value in costs]
 
 
-def _number(name: str, value: float) -> float:
+def _number(name: str, value: object) -> float:
+    if isinstance(value, str) or not isinstance(value, SupportsFloat):
+        raise TypeError(f"{name} must be a number, such as 0.5, not {value!r}")
     number = float(value)
     if not 0 <= number < math.inf:
         raise ValueError(f"{name} must be a finite number, 0 or more, not {value!r}")

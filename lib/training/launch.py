@@ -82,10 +82,10 @@ def torchrun(
 ) -> Run:
     """Run a script on so many ranks on this machine, print their lines as they come, and return when all are done.
 
-    As `torchrun --nproc-per-node RANKS SCRIPT ARGUMENTS` in a terminal. max_restarts: how often torchrun may start all
-    ranks anew after one has died. timeout: seconds for everything. environment: more variables for the ranks; they have
-    this repository and its notebooks in PYTHONPATH, and one OpenMP thread each. quiet: keep the lines in the result,
-    print none. What torchrun itself says is only kept.
+    `torchrun("train.py", "--epochs", 3, ranks=4)` is `torchrun --nproc-per-node 4 train.py --epochs 3` of a terminal.
+    max_restarts: how often torchrun may start all ranks anew after one has died. timeout: seconds for everything.
+    environment: more variables for the ranks; they have this repository and its notebooks in PYTHONPATH, and one OpenMP
+    thread each. quiet: keep the lines in the result, print none. What torchrun itself says is only kept.
 
     Whatever happens, no process stays that a rank has started, not even of an agent that was killed: on Linux whoever
     loses its parent becomes a child of a process above the agent (lib.training.loopback); elsewhere it is known by its

@@ -99,6 +99,23 @@ def test_nothing_below_a_figure_moves_while_its_slider_is_dragged(site: Site, br
         assert len(heights) == 3, "one picture is higher than the others"
 
 
+def test_nothing_below_a_figure_moves_on_a_phone_either_from_the_first_move_on(site: Site, browser: Browser):
+    with opened(browser, Report(), viewport=check.PHONE) as page:
+        page.goto((site.folder / "00_small.html").as_uri())
+        figure = page.locator("figure.atlas")
+        figure.scroll_into_view_if_needed()
+        page.locator(".atlas-stage[data-measured]").wait_for()
+        first = figure.bounding_box()["height"]
+        panels = set()
+        for place in (2, 0, 1):
+            page.locator(".atlas-slider input").fill(str(place))
+            page.wait_for_function("[...document.querySelectorAll('.atlas-stage img')].every(each => each.complete)")
+            panels.add(page.locator(".atlas-stage img").first.bounding_box()["height"])
+            assert figure.locator(".atlas-error").count() == 0, "a frame in which nothing has an area stops the figure"
+            assert figure.bounding_box()["height"] == pytest.approx(first, abs=1)
+        assert len(panels) > 1, "one picture is higher than the others"
+
+
 def test_what_a_phone_cuts_fades_at_its_edge_until_it_is_scrolled_there(site: Site, browser: Browser):
     with opened(browser, Report(), viewport=check.PHONE) as page:
         page.goto((site.folder / "00_small.html").as_uri())

@@ -21,7 +21,8 @@ from lib import (
     StreamPipeline,
 )
 from lib.data import FileDataset, MetaFile, MetaServer, NaiveDataset, RankDataset, ServerDataset
-from lib.schedules import Costs, choose, one_f_one_b
+from lib.data.meta import Packed
+from lib.schedules import Costs, choose, one_f_one_b, simulate
 from lib.schedules.executor import Executor, run
 from lib.streams import PretendGPU, find_races
 
@@ -87,18 +88,20 @@ def test_a_recorder_counts_its_spans_and_a_printed_gpipe_has_its_settings_above_
 
 
 def test_help_shows_no_address_of_a_function():
-    for method in (RankDataset.read, RankDataset.__init__, DistributedSampler.__init__, run, choose):
+    methods = [RankDataset.read, RankDataset.__init__, DistributedSampler.__init__, run, choose]
+    methods += [MetaFile.rows, MetaFile.packed, MetaFile.pack, Packed.rows]
+    for method in methods:
         assert "<function" not in str(inspect.signature(method))
 
 
-@pytest.mark.parametrize("shown", [DistributedSampler, Permutation, choose, find_races, run])
+@pytest.mark.parametrize("shown", [DistributedSampler, Permutation, choose, find_races, run, simulate, Costs])
 def test_the_example_of_a_docstring_runs(shown):
     code = textwrap.dedent(inspect.cleandoc(shown.__doc__).split("Example:\n")[1])
     names = {"DataLoader": DataLoader, "dataset": range(10), "torch": torch, "nn": nn, "Costs": Costs, "run": run}
     names |= {"DistributedSampler": DistributedSampler, "Permutation": Permutation, "choose": choose}
     names |= {"one_f_one_b": one_f_one_b, "PretendGPU": PretendGPU, "DevicePrefetcher": DevicePrefetcher}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(code, names | {"find_races": find_races})
+        exec(code, names | {"find_races": find_races, "simulate": simulate})
     if shown is find_races:
         assert (
             printed.getvalue()

@@ -107,6 +107,7 @@ DEFINED = "def my_idle_share(spans, lanes):\n    return "
         ("import numpy as np", "lacks", "This page's Python lacks numpy"),
         (f"{DEFINED}__import__('torch').zeros(1)", "lacks", "This page's Python lacks torch"),
         ("exit()", "failed", "SystemExit"),
+        ("x = input('?')", "failed", "a page has no keyboard for input(): write the value into the code (in line 1: "),
     ],
 )
 def test_code_that_fails_is_told_a_sentence_with_its_line(course, code, status, words):
@@ -167,11 +168,9 @@ def test_a_stub_keeps_its_comments_and_a_value_is_one_line():
 
 def test_what_needs_torch_says_so():
     needs = EXERCISES["n06.check_ring"].needs()
-    assert "needs torch and threads and processes" in practice.cannot(practice.lacks(needs), "06_data")
+    assert "needs torch, threads and processes" in practice.cannot(practice.lacks(needs), "06_data")
     assert practice.lacks(EXERCISES["n08.check_live"].needs()) == ""
-    assert (
-        practice.lacks({"cases": {"torch"}, "judge": {"numpy", "socket"}}) == "torch, NumPy and threads and processes"
-    )
+    assert practice.lacks({"cases": {"torch"}, "judge": {"numpy", "socket"}}) == "torch, NumPy, threads and processes"
 
 
 def test_the_same_files_make_the_same_script():

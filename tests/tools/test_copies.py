@@ -37,6 +37,17 @@ def test_all_notebooks_and_what_they_start_are_copied_once_and_what_was_written_
     assert new[0].read_text() == "my answer"
 
 
+def test_who_asks_for_help_gets_help_and_no_copy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(copies, "copy_for_reader", lambda: pytest.fail("it copied"))
+    for argument, code in (("--help", 0), ("03", 2)):
+        with pytest.raises(SystemExit) as ended:
+            copies.main([argument])
+        assert ended.value.code == code
+    assert "make copy" in capsys.readouterr().out
+
+
 @pytest.mark.skipif(os.name == "nt", reason="links to the rooms need a symbolic link")
 def test_links_lead_as_far_from_the_copy(root: Path) -> None:
     pages = sorted((root / "mine").glob("*.ipynb"))

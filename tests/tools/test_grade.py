@@ -12,6 +12,7 @@ import pytest
 from support.course import COURSE
 from support.n08 import checks
 from tools.grade import __main__ as command
+from tools.grade import one
 from tools.grade.asked import CourseExercise, code_of, exercises_of, room_of, tries
 from tools.project import ROOT
 from tools.statements import read_statements, stands_on
@@ -91,10 +92,18 @@ def test_what_a_student_left_is_right_wrong_blocked_late_or_not_there_and_each_e
     printed = capsys.readouterr().out
     assert "shopping.ipynb: no cell imports a room of the course, such as support.n08" in printed
     assert "torn.ipynb: no notebook that can be read (NotJSONError); ask for the file again" in printed
-    assert "1 right, 2 wrong, 1 timed out, 2 blocked, 1 not attempted; 2 files not graded" in printed
+    assert "anna: 1 right, 2 wrong, 1 timed out, 2 blocked, 1 not attempted; 2 files not graded" in printed
     assert EARLY in checks.check_clock_cycles.mistakes
     assert the_repository() == before
     assert not list(tmp_path.rglob("left.txt"))
+
+
+def test_a_cell_that_python_cannot_read_is_told_without_the_file_that_ipython_made_of_it():
+    with pytest.raises(SyntaxError) as read:
+        compile("def f(m):\n    return [", "<ipython-input-1-31d0d0dca899>", "exec")
+    assert "ipython" in str(read.value)
+    assert one.cell_error(read.value) == "SyntaxError: '[' was never closed"
+    assert one.cell_error(ZeroDivisionError("division by zero")) == "ZeroDivisionError: division by zero"
 
 
 def verdicts(source: Path, folder: Path) -> Counter:

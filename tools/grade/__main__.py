@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(verdict_table(entry), end="\n\n", flush=True)
         graded.append(entry)
     counts = Counter(exercise["status"] for entry in graded for exercise in entry["exercises"])
-    print(_sum(counts, sum("why" in entry for entry in graded)))
+    print(f"{folder.name}: {_sum(counts, sum('why' in entry for entry in graded))}")
     file = options.json or ROOT / "build" / "grades" / f"{folder.name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     report = {"folder": folder.name, "seconds": options.seconds, "counts": counts, "notebooks": graded}

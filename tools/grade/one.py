@@ -130,7 +130,7 @@ def _asked(grades: Grades, shell: InteractiveShell, exercise: Exercise, way: dic
         if isinstance(error, AnswerTimedOut):
             why = f"{_cell(grades, index)}{_line(error)}: no end within {grades.seconds:g} s."
         elif error is not None:
-            why = f"{_cell(grades, index)}{_line(error)}: {named(error)}"
+            why = f"{_cell(grades, index)}{_line(error)}: {cell_error(error)}"
         if error is not None and index in needed:
             yield {"status": BLOCKED, "said": why, "at": index}
             return
@@ -154,7 +154,9 @@ def _verdict(
         return {"status": LATE, "said": f"no end within {grades.seconds:g} s{_where(error)}."}
     except BaseException as error:
         return {"status": WRONG, "said": told_of(error)}
-    return {"status": {"right": RIGHT, "open": OPEN}.get(verdict.status, WRONG), "said": verdict.message}
+    if verdict.status == "open":
+        return {"status": OPEN, "said": "the stub is still there."}
+    return {"status": RIGHT if verdict.status == "right" else WRONG, "said": verdict.message}
 
 
 def _let_cells_go_on_from_what_is_known(grades: Grades) -> None:
@@ -187,6 +189,13 @@ def _cell(grades: Grades, index: int) -> str:
 def _where(error: BaseException) -> str:
     where = place(error)
     return f" ({where})" if where else ""
+
+
+def cell_error(error: BaseException) -> str:
+    """Return what a cell raised; of a SyntaxError without the file that IPython made of the cell."""
+    if isinstance(error, SyntaxError) and error.msg:
+        return f"{type(error).__name__}: {error.msg}"
+    return named(error)
 
 
 def _line(error: BaseException) -> str:

@@ -116,8 +116,8 @@ def write_pages(folder: Path, pages: Sequence[Page], lists: Sequence[Page], link
 
     write("index.html", frame.NAME, index.index(pages, links))
     for page in lists:
-        listed = frame.contents(page) if any(section.level == 2 for section in page.sections) else ""
-        write(page.name, page.title, f"<article>\n{page.body}\n</article>", listed)
+        beside = frame.beside_the_text(page, pages)
+        write(page.name, page.title, f"<article>\n{page.body}\n</article>", beside)
     (folder / "static" / "sections.js").write_text(search.script([*pages, *lists]), encoding="utf-8")
 
 
@@ -125,13 +125,15 @@ def write_in_chinese(folder: Path, pages: Sequence[Page], links: Links) -> None:
     """Write the first page and the glossary in Chinese; all other pages are English."""
     drawn = index.picture(index.entries(pages, links), chinese.MAP)
     words = chinese.glossary_in_chinese(links)
-    for name, title, body in (
-        (chinese.CHINESE.home, chinese.CHINESE.name, chinese.index_in_chinese(pages, drawn)),
-        (words.name, words.title, f"<article>\n{words.body}\n</article>"),
+    beside = frame.beside_the_text(words, pages, chinese.CHINESE)
+    for name, title, body, listed in (
+        (chinese.CHINESE.home, chinese.CHINESE.name, chinese.index_in_chinese(pages, drawn), ""),
+        (words.name, words.title, f"<article>\n{words.body}\n</article>", beside),
     ):
         whole = frame.document(
             title,
             body,
+            contents=listed,
             scripts=["site.js"],
             repository=links.project.repository,
             said=chinese.CHINESE,

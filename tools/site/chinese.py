@@ -26,6 +26,7 @@ class Said:
     search: str
     placeholder: str
     dark: str
+    course: str
     notebooks: str
     words: str
     ledger: str
@@ -41,6 +42,7 @@ ENGLISH = Said(
     search="Search the course",
     placeholder="Search ( / )",
     dark="Dark",
+    course="The course",
     notebooks="All notebooks",
     words="Glossary",
     ledger="Ledger",
@@ -55,6 +57,7 @@ CHINESE = Said(
     search="搜索课程",
     placeholder="搜索 ( / )",
     dark="深色",
+    course="课程",
     notebooks="全部 notebook",
     words="术语表",
     ledger="论断复核",

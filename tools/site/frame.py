@@ -77,20 +77,22 @@ def _language(said: Said, page: str) -> str:
     return f'<a class="language" href="{page}" lang="{lang}" hreflang="{lang}">{name}</a>\n'
 
 
-def beside_the_text(page: Page, pages: Sequence[Page]) -> str:
-    """Return what stands beside a notebook: the course with its place in it, and its own table of contents."""
+def beside_the_text(page: Page, pages: Sequence[Page], said: Said = ENGLISH) -> str:
+    """Return what stands beside a page: the course with its place in it, and the page's own table of contents."""
+    lang = "" if said is ENGLISH else f' lang="{ENGLISH.lang}"'  # notebooks have their names in English only
     rows = "\n".join(
         f'<li><a href="{other.name}"{_here(other is page)}>{html.escape(other.title)}</a></li>' for other in pages
     )
+    own = contents(page) if any(section.level == 2 for section in page.sections) else ""
     return f"""<div class="beside">
-<nav class="course" aria-label="The course">
-<details><summary>The course</summary>
-<ol>
+<nav class="course" aria-label="{said.course}">
+<details><summary>{said.course}</summary>
+<ol{lang}>
 {rows}
 </ol>
 </details>
 </nav>
-{contents(page)}
+{own}
 </div>"""
 
 

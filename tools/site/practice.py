@@ -184,7 +184,7 @@ def lacks(needs: Mapping[str, set[str]]) -> str:
     names = {name for some in needs.values() for name in some}
     said = [word for name, word in _LACKS.items() if name in names]
     if names - _LACKS.keys():
-        said.append("threads and processes")
+        said += ["threads", "processes"]
     return " and ".join(filter(None, [", ".join(said[:-1]), *said[-1:]]))
 
 

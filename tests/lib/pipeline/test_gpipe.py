@@ -4,6 +4,7 @@ import copy
 import io
 import os
 import pickle
+import re
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -34,10 +35,10 @@ def test_its_arguments_are_attributes_in_their_plain_types():
         assert GPipe(mlp(2), [1, 1]).devices == [torch.device("cpu")] * 2
 
 
-@pytest.mark.parametrize("balance", [2, "22", 2.0])
-def test_a_number_of_partitions_is_no_balance_and_is_told_how_to_get_one(balance):
-    words = rf"how many layers each partition has, as \[2, 2\], not {balance!r}[\s\S]*balance_by_time"
-    refuses(BalanceError, words, GPipe, mlp(2), balance)
+@pytest.mark.parametrize("balance, layers, fits", [(2, 3, "[2, 1]"), ("22", 4, "[2, 2]"), (2.0, 1, "[1]")])
+def test_a_number_of_partitions_is_no_balance_and_is_told_one_that_fits_and_how_to_get_another(balance, layers, fits):
+    words = rf"each partition has, as {re.escape(fits)}, not {balance!r}[\s\S]*balance_by_time"
+    refuses(BalanceError, words, GPipe, mlp(layers), balance)
 
 
 @pytest.mark.parametrize("devices", ["cpu", torch.device("cpu"), 0])

@@ -1,6 +1,7 @@
 """`choose` against brute force: every maker with every parameter, by the simulator; and what it says of the others."""
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,7 +137,7 @@ def test_a_printed_choice_names_the_few_that_came_closest_and_how_many_others_th
         ({8: equal(4)}, 0, {}, "ranks must be at least 1, not 0"),
         ({0: equal(4)}, 2, {}, "micro_batches must be at least 1, not 0"),
         ({8: equal(4)}, 2, {"communicate": -1}, "communicate must be a finite number"),
-        ({}, 2, {}, "equally many units"),
+        ({}, 2, {}, "costs are empty: give {m: Costs}"),
         ({8: Costs([], [])}, 1, {}, "equally many units"),
         ({4: equal(4), 8: equal(2)}, 2, {}, r"they are of \[2, 4\]"),
         ({4: equal(4)}, 2, {"communicate": {8: 1}}, "communicate has no number for 4 micro-batches"),
@@ -149,3 +150,13 @@ def test_what_cannot_be_chosen_from_is_told(costs, ranks, more, says):
 def test_a_number_for_all_units_is_refused_since_it_does_not_say_how_many_there_are():
     refuses(TypeError, "forward of m = 4 must be a list .* not 0.25 for all", choose, {4: Costs(0.25, [0.5])}, 2)
     refuses(TypeError, "weight of m = 4 must be a list", choose, {4: equal(4)._replace(weight=1)}, 2)
+
+
+def test_what_holds_no_costs_is_refused_with_the_form_that_is_asked_for():
+    refuses(TypeError, "costs must be {m: Costs} for each number m of micro-batches", choose, equal(4), 2)
+    refuses(TypeError, "the costs of m = 8 must be Costs", choose, {8: ([1, 1], [2, 2])}, 2)
+    refuses(
+        TypeError, "communicate must be a number, such as 0.5, not 'fast'", choose, {8: equal(4)}, 2, communicate="fast"
+    )
+    refuses(TypeError, "memory must be a number of activations, not '6'", choose, {8: equal(4)}, 2, memory="6")
+    assert choose({8: equal(4)}, 2, memory=torch.tensor(6)).held <= 6

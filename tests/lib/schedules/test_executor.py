@@ -379,6 +379,11 @@ def test_an_unknown_reduction_is_refused():
     refuses(ValueError, words, run, schedules.gpipe(4, 2), mlp(2), X, TARGET, F.mse_loss, reduction="none")
 
 
+def test_a_missing_loss_function_is_refused_before_anything_runs():
+    words = "loss_fn must be a function of output and target, such as F.mse_loss, not None"
+    refuses(TypeError, words, run, schedules.gpipe(4, 2), mlp(2), X, TARGET, None)
+
+
 def test_stages_see_the_callers_contextvars():
     number = contextvars.ContextVar("number", default=1)
     seen = []

@@ -65,6 +65,12 @@ def test_a_cost_that_makes_no_sense_is_refused(costs, why):
         refuses(ValueError, why, ask, gpipe(2, 3), **costs)
 
 
+@pytest.mark.parametrize("name", ["forward", "backward", "weight", "communicate"])
+def test_a_cost_in_words_is_refused_by_its_name(name):
+    for ask in (simulate, waits_for):
+        refuses(TypeError, f"{name} must be a number, such as 0.5, not 'fast'", ask, gpipe(2, 3), **{name: "fast"})
+
+
 @pytest.mark.parametrize("make", [gpipe, one_f_one_b])
 @pytest.mark.parametrize("forward, backward", [(1, 1), (1, 2), (3, 1)])
 def test_the_bubble_of_gpipe_and_1f1b(make, forward, backward):

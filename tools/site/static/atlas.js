@@ -27,6 +27,16 @@
     return { width, ratio: high / wide };
   }
 
+  // Where a drawing is measured: out of sight, and apart, so that the page is not laid out anew for it.
+  let apart = null;
+  function bench() {
+    if (apart) return apart;
+    const host = Object.assign(document.createElement("div"), { className: "atlas-bench", ariaHidden: "true" });
+    document.body.append(host);
+    apart = host.attachShadow({ mode: "open" });
+    return apart;
+  }
+
   // On a phone: the finding as text, and what lies side by side one below the other. Returns [finding, SVGs].
   function stacked(text) {
     const drawing = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
@@ -34,8 +44,7 @@
     const said = finding ? finding.dataset.said : "";
     if (finding) finding.remove();
     const measured = document.importNode(drawing, true);
-    measured.classList.add("atlas-measured");
-    document.body.append(measured);
+    bench().append(measured);
     const parts = [...measured.querySelectorAll("#figure_1 > g")].filter((part) => part.id !== "patch_1");
     const [left, top, wide, high] = drawing.getAttribute("viewBox").split(/[\s,]+/).map(Number);
     const boxes = parts.map((part) => part.getBBox()).filter((box) => box.width * box.height > 0).map((box) => ({
@@ -49,11 +58,13 @@
       if (!last || box.from > last.to - 2 * EDGE) { columns.push({ ...box }); continue; }
       for (const [side, pick] of [["from", Math.min], ["to", Math.max], ["top", Math.min], ["end", Math.max]]) last[side] = pick(last[side], box[side]);
     }
+    if (!columns.length) columns.push({ from: left, to: left + wide, top, end: top + high }); // nothing drawn has an area
     const cuts = columns.map(({ from, to, top: start, end }) => {
       drawing.setAttribute("viewBox", `${from} ${start} ${to - from} ${end - start}`);
       drawing.setAttribute("width", `${to - from}pt`);
       drawing.setAttribute("height", `${end - start}pt`);
-      return { source: new XMLSerializer().serializeToString(drawing), share: (to - from) / wide };
+      const source = new XMLSerializer().serializeToString(drawing);
+      return { source, share: (to - from) / wide, ratio: (end - start) / (to - from) };
     });
     return [said, cuts];
   }
@@ -85,6 +96,7 @@
     const back = figure.querySelector(".atlas-back");
     const moves = [...inputs]; // the last one moved stands last
     let shapes = [];
+    let piles = null; // on a phone: the panels of each frame
     let data = null, opened = null, addresses = [], timer = 0, shown = -1;
 
     function open() {
@@ -92,6 +104,7 @@
         data = found;
         shapes = found.f.map(([[first], , width]) => shape(found.t[first], width));
         stand();
+        if (phone.matches) pile();
       });
       return opened;
     }
@@ -108,10 +121,34 @@
       return Math.max(...heights);
     }
 
+    // Each frame is measured before its turn, so that none needs more room than there is.
+    async function pile() {
+      if (piles) return;
+      piles = [];
+      for (const [number, [, , width]] of data.f.entries()) {
+        piles.push({ width, cuts: stacked(assemble(data, number))[1].map(({ share, ratio }) => ({ share, ratio })) });
+        await new Promise((next) => setTimeout(next)); // the page lives on meanwhile
+      }
+      stand();
+      stage.dataset.measured = "";
+    }
+
+    // How high the panels of a frame are, one below the other.
+    function heightOf({ width, cuts }) {
+      const alone = cuts.length === 1;
+      const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+      const room = alone ? 38 * rem : stage.clientWidth; // as in the style sheet
+      const gap = alone ? 0 : 0.4 * rem;
+      const heights = cuts.map(({ share, ratio }) => gap + Math.min(Math.round(width * share), room) * ratio);
+      return heights.reduce((sum, height) => sum + height, 0);
+    }
+
     function stand() {
       if (phone.matches && !finding.hidden && !finding.style.minHeight) finding.style.minHeight = `${tallest()}px`;
-      if (phone.matches) { // panels below each other: as high as they ever were
-        stage.style.minHeight = `${Math.max(parseFloat(stage.style.minHeight) || 0, stage.offsetHeight)}px`;
+      if (phone.matches) { // panels below each other: as high as the highest, or as they ever were
+        const reserved = parseFloat(stage.style.minHeight) || 0;
+        const highest = Math.max(reserved, stage.offsetHeight, ...(piles ?? []).map(heightOf));
+        stage.style.minHeight = `${Math.ceil(highest)}px`;
         return;
       }
       const most = getComputedStyle(picture).maxWidth; // a phone has pixels, all else 100%
@@ -194,6 +231,7 @@
       shown = -1;
       if (data) show();
       if (data) stand();
+      if (data && phone.matches) pile();
     });
     inputs.forEach(tell); // a browser that comes back to a page keeps where its inputs were
     figure.querySelector(".atlas-controls").hidden = false;

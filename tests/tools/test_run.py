@@ -335,8 +335,9 @@ def test_what_is_imported_meanwhile_is_set_aside_between_two_files(
     since: int, file_of_the_next: str, aside: bool
 ) -> None:
     config = SimpleNamespace(stash={TESTS_SINCE: since})
-    one, following = item("a"), item("b", file=file_of_the_next)
+    one = item("a")
     one.config = config
+    following = item("b", file=file_of_the_next)
     teardown = pytest_runtest_teardown(one, following)
     next(teardown)
     imported_meanwhile: list[Any] = []

@@ -72,7 +72,8 @@ class Job(NamedTuple):
 
     def __str__(self) -> str:
         how = plural(self.workers, "worker") if self.workers else "no workers"
-        how += (" that stays" if self.workers == 1 else " that stay") if self.stay else ""
+        if self.stay:
+            how += " that stays" if self.workers == 1 else " that stay"
         disturbed = f", {self.friction:g} s more a batch when both run" if self.friction else ""
         seconds = ", ".join(f"{self.step * share:g}" for share in self.steps)
         step = f"a step that takes {seconds} s{' in turns' if len(self.steps) > 1 else ''}"

@@ -119,7 +119,8 @@ def _of_places() -> KnownBytes:
 def _of_weights() -> KnownBytes:
     """Return a case in which two weights share a memory, as in FSDP, and neither has a `_base`."""
     flat = random(8, 6)
-    first, last = nn.Parameter(flat[:4]), nn.Parameter(flat[4:])
+    first = nn.Parameter(flat[:4])
+    last = nn.Parameter(flat[4:])
     return KnownBytes(
         "first * last, two weights in one memory, nothing there",
         lambda: first * last,

@@ -80,9 +80,8 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     for (in_queue, _), worker in zip(queues.values(), workers, strict=True):
         in_queue.put(None)
         worker.join(patience)  # a scheduler that raises early leaves tasks at work: look when they are done
-    home = sum(
-        not in_queue.empty() for in_queue, _ in queues.values()
-    )  # None from us is left: another came first
+    # Where our None is left, another one came first.
+    home = sum(not in_queue.empty() for in_queue, _ in queues.values())
     over = _whose_error(aside.error, tasks.values()) or over
     met = "one at a time" if any(task.alone for task in tasks.values()) else "together"
     there = sum(task.ran_in == f"worker {own[j]}" for j, task in tasks.items())

@@ -1,0 +1,62 @@
+"""Answers of notebook 03 that look like a famous mistake in their first wrong case, and are none."""
+
+import pytest
+
+from support.n03 import checks as n03
+from tests.support.n03.answers import Written, share, written
+
+
+def rounded_down(order, world_size, rank, drop_last=False):
+    return order[rank::world_size][: len(order) // world_size]
+
+
+def the_wrong_way_round(order, world_size, rank, drop_last=False):
+    return share(order, world_size, rank, not drop_last)
+
+
+def padded_backwards(order, world_size, rank, drop_last=False):
+    """Pads with the head in reverse: among 10 samples on 3 ranks that looks like a rank's own first index."""
+    missing = 0 if drop_last else -len(order) % world_size
+    dealt = order if missing else order[: len(order) // world_size * world_size]
+    return [*dealt, *(order * (missing + 1))[:missing][::-1]][rank::world_size]
+
+
+def length_to_the_nearest(self):
+    return self.size // self.world_size if self.drop_last else round(self.size / self.world_size)
+
+
+def rank_wrapped(self, dataset, num_replicas, rank, *others, **named):
+    Written.__init__(self, dataset, num_replicas, rank % num_replicas, *others, **named)
+
+
+def seed_last(self, dataset, num_replicas, rank, shuffle=True, drop_last=False, seed=0):
+    Written.__init__(self, dataset, num_replicas, rank, shuffle, seed, drop_last)
+
+
+def instead_of_the_seed(self, epoch):
+    self.seed = epoch
+
+
+def length_the_wrong_way_round(self):
+    return len(share(list(range(self.size)), self.world_size, self.rank, not self.drop_last))
+
+
+@pytest.mark.parametrize(
+    "check, answer, said, not_said",
+    [
+        ("check_share", rounded_down, "Without drop_last you round down", "nearest"),
+        ("check_share", the_wrong_way_round, "drop_last is the wrong way round", "nearest"),
+        ("check_share", padded_backwards, "and 50 stands at position 1", "its own first index"),
+        ("check_sampler", written(__len__=length_to_the_nearest), "expected 4, got 3", "rounded down"),
+        ("check_sampler", written(__init__=rank_wrapped), "No rank is refused", "a part of rank 0's share"),
+        ("check_sampler", written(__init__=seed_last), "seed = 4", "The seed has no effect"),
+        ("check_sampler", written(set_epoch=instead_of_the_seed), "seed = 4", "The seed has no effect"),
+        ("check_sampler", written(__len__=length_the_wrong_way_round), "len() is rounded down without", "too"),
+    ],
+)
+def test_an_answer_that_looks_like_another_mistake_in_its_first_wrong_case_is_not_told_that_one(
+    check, answer, said, not_said
+):
+    message = getattr(n03, check)(answer).message
+    assert said in message
+    assert not_said not in message

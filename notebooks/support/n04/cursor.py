@@ -50,7 +50,7 @@ LIVES: list[tuple[int, int, int, str]] = [
     (10, 1, 0, "epoch=3 next(3) save save load next(9)"),
     (10, 3, 0, "epoch=3 save load next(4)"),
     # a long shard, and epochs that fill no byte
-    (900, 1, 0, "epoch=300 reset() next(467) save load position next(2)"),
+    (900, 1, 0, "epoch=300 reset() next(467) save load position next(2) reset() next(2)"),
 ]
 
 

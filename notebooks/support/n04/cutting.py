@@ -32,6 +32,7 @@ _CASES = [
     (7, 1, 3),
     (1, 1, 1),
     (10, 4, 1),
+    (40, 12, 3),
 ]
 
 FORM = "What is asked for is a list of batches, one for each step, and each batch is a list of positions."

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from operator import index
 from random import Random, SystemRandom
 from types import FrameType
 from typing import Any, TypeAlias
@@ -153,8 +154,10 @@ def positions_of(inverse: Inverse) -> Callable[..., list[int] | None]:
             hashes.count = 0
             with ending():
                 places.append(inverse(number, n, given))
-            if isinstance(places[-1], float):
-                raise Finding(f"number {number} gets {places[-1]}, a float. A position is a whole number.")
+            if not _is_whole(places[-1]):
+                raise Finding(
+                    f"number {number} gets {short(repr(places[-1]))}. A position is a whole number."
+                )
             if given != keys:
                 raise Finding("the keys that it was given are others afterwards. Leave them as they are.")
         return None if None in places else places
@@ -169,9 +172,18 @@ def positions_of(inverse: Inverse) -> Callable[..., list[int] | None]:
     return of_ids
 
 
+def _is_whole(place: Any) -> bool:
+    """Say whether something is a whole number of Python, numpy or torch, or None, which is told otherwise."""
+    try:
+        index(place)
+    except TypeError:
+        return place is None
+    return True
+
+
 def fault_of_positions(got: Any, expected: Any, case: Mapping[str, Any]) -> str:
     """Say of the first id that stands elsewhere where it stands; "" if none does."""
     for number, mine, right in zip(ids_of(**case), got, expected, strict=True):
-        if isinstance(mine, (str, list, dict)) or mine != right:
+        if mine != right:
             return f"number {number} stands at position {right}, not {short(mine)}"
     return ""

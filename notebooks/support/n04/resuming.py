@@ -29,7 +29,7 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (24, [(4, 2, 4)]),
     (25, [(4, 2, 3), (3, 2, 1), (2, 1, 2)]),
     (10, [(2, 1, 3), (3, 1, 7)]),
-    (10, [(3, 4, 2)]),  # one step is more than an epoch
+    (10, [(3, 4, 5)]),  # one step is more than an epoch
     (1000, [(8, 4, 100), (6, 4, 3)]),
     (10, [(5, 1, 1), (3, 1, 3)]),  # one run begins an epoch, another ends it
     (26, [(4, 2, 3)]),  # fewer are left than there are ranks
@@ -38,7 +38,7 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (10, [(3, 1, 2), (4, 1, 1), (3, 1, 1)]),  # a kind of run comes again, and another between
     (10, [(5, 1, 1), (3, 1, 2), (2, 1, 1)]),  # as many runs as before, others: nothing is kept between calls
 ]
-WORLDS = (5, 3, 4, 2, 1)
+WORLDS = (5, 3, 4, 2, 1, 12)
 
 PAIR = "Return two things, the epoch and the list of positions."
 AGAIN = "What the runs have used of this epoch must not come again."

@@ -172,16 +172,15 @@ def _asked() -> Iterator[tuple[int, int, int, Network, Ids]]:
 def _fault_of_images(result: Any, expected: list[int], n: int) -> str:
     if result is None:
         return f"your function {NO_RETURN}."
-    try:
-        images = [int(image) for image in result]
-    except (TypeError, ValueError):
-        return f"it gives {short(result)}, not an array of {len(expected)} numbers."
+    images = np.asarray(result)
+    if images.ndim != 1 or (images.size and images.dtype.kind not in "iu"):
+        return f"it gives {short(result)}, not an array of {len(expected)} whole numbers."
     if len(images) != len(expected):
         return f"it gives {len(images)} numbers, not {len(expected)}."
-    outside = [image for image in images if image >= n]
-    if outside:
+    outside = images[images >= n]
+    if len(outside):
         return f"{outside[0]} is among the images. {INSIDE}"
-    for place, (mine, right) in enumerate(zip(images, expected, strict=True)):
+    for place, (mine, right) in enumerate(zip(images.tolist(), expected, strict=True)):
         if mine != right:
             return f"at place {place} stands {mine}, not {right}. {ORDER}"
     return ""

@@ -158,7 +158,7 @@ def test_fewer_left_than_ranks_are_still_shared_and_given_once():
         epoch, rest = resume(size, runs, 1, 0)
         if len(rest) >= world_size:
             return epoch, rest[rank::world_size]
-        return epoch, [rest[:1], rest[1:], [], [], []][rank]
+        return epoch, [rest[:1], rest[1:], *[[]] * 10][rank]
 
     refused(n04.check_resume(to_the_first), "no two ranks may differ by more than one")
     refused(n04.check_resume(to_the_first_two), "no two ranks may differ by more than one")
@@ -194,3 +194,21 @@ def test_a_run_without_a_step_is_a_run_too():
         return resume(size, runs[: (*done, False).index(False)], world_size, rank)
 
     refused(n04.check_resume(before_it), "(3, 1, 0)")
+
+
+def test_an_epoch_is_no_quotient_of_all_samples_that_were_ever_used():
+    by_division = edited(
+        resume, ("return epoch, ", "return sum(ranks * batch * steps for ranks, batch, steps in runs) // size, ")
+    )
+    refused(n04.check_resume(by_division), "the runs have come to epoch 5")
+
+
+def test_more_ranks_than_a_machine_has_share_alike():
+    def of_five(size, runs, world_size, rank):
+        return resume(size, runs, min(world_size, 5), rank)
+
+    def of_eight(size, world_size, rank, batch_size):
+        return my_batches(size, min(world_size, 8), rank, batch_size)
+
+    refused(n04.check_resume(of_five), ", 12, rank)")
+    refused(n04.check_batches(of_eight), "world_size = 12")

@@ -411,3 +411,11 @@ def test_a_position_that_changes_in_its_place_is_told_as_it_was():
 
     in_place = with_methods(Cursor, save=lambda self: torch.tensor(Cursor.save(self)), load=load)
     refused(n04.check_cursor(in_place), "load is to leave the state as it is")
+
+
+def test_an_epoch_that_waits_may_fill_more_than_a_byte():
+    def save(self):
+        epoch_of_shard, epoch, position = Cursor.save(self)
+        return epoch_of_shard, epoch % 256, position
+
+    refused(n04.check_cursor(with_methods(Cursor, save=save)), "Cursor(900, 1, 0), ")

@@ -134,7 +134,14 @@ def test_a_number_may_stand_at_its_own_position():
 
 
 def test_a_position_is_a_whole_number():
-    refused(n04.check_inverse(edited(inverse, ("return number", "return number / 1"))), "number 0 gets 509.0, a float")
+    for given, told in (
+        ("number / 1", "509.0"),
+        ("np.array(number / 1)", "array(509.)"),
+        ("str(number)", "'509'"),
+        ("[number]", "[509]"),
+    ):
+        answer = edited(inverse, ("return number", f"return {given}"), names={"np": np})
+        refused(n04.check_inverse(answer), f"number 0 gets {told}. A position is a whole number.")
 
 
 @pytest.mark.costly
@@ -240,6 +247,14 @@ def test_the_images_of_one_call_are_not_those_of_the_next():
         return kept[: len(ids)]
 
     refused(n04.check_walk(in_one_array), "are others after the next call")
+
+
+@pytest.mark.parametrize("given", [lambda images: images / 1, iter, lambda images: dict.fromkeys(images.tolist())])
+def test_images_are_an_array_of_whole_numbers(given):
+    def something_else(ids, n, network, block):
+        return given(walk(ids, n, network, block))
+
+    refused(n04.check_walk(something_else), "not an array of 64 whole numbers")
 
 
 def test_no_ids_are_a_share_too():

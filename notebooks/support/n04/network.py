@@ -69,13 +69,14 @@ class Factor(int):
 
 
 @contextmanager
-def ending() -> Iterator[None]:
+def few_lines() -> Iterator[None]:
     """End what runs too many lines, where no hash is computed any more. Raises Finding there."""
     left = iter(range(MOST_LINES))
     before = sys.gettrace()
 
-    def line(*_: Any) -> Any:
-        if next(left, None) is None:
+    def line(_: FrameType, event: str, __: Any) -> Any:
+        # At a line only: what is raised while a generator is closed is lost, and nothing counts any more.
+        if event == "line" and next(left, None) is None:
             raise Finding(
                 f"for one number your code has run {MOST_LINES:,} lines and has not come to an end: {SEARCH}"
             )
@@ -152,7 +153,7 @@ def positions_of(inverse: Inverse) -> Callable[..., list[int] | None]:
         places = []
         for number in ids_of(n, seed, rounds):
             hashes.count = 0
-            with ending():
+            with few_lines():
                 places.append(inverse(number, n, given))
             if not _is_whole(places[-1]):
                 raise Finding(

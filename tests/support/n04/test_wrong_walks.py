@@ -33,6 +33,14 @@ def test_rounds_that_only_the_first_pass_goes_through_are_told_that_they_have_no
     refused(n04.check_inverse(once), "and has not come to an end")
 
 
+def test_a_loop_that_ends_early_in_a_generator_each_time_is_ended_too():
+    def waiting(number, n, keys):
+        while any(place >= 0 for place in range(n)):  # any() closes what it has not read to its end
+            pass
+
+    refused(n04.check_inverse(waiting), "and has not come to an end")
+
+
 def test_two_numbers_may_change_places():
     refused(n04.check_inverse(lambda number, n, keys: inverse(number, n, keys) if n > 2 else number), "n = 2,")
 

@@ -170,7 +170,7 @@ check_job_2 = case(
         ),
     },
     {
-        "That is what it should print.": 0.9,
+        "That is what it should return.": 0.9,
         "Are the rows that it counts twice right ones or wrong ones?": 924 / 1024,
         "It divides by the rows that it has counted.": 0.876,
     },

@@ -272,7 +272,7 @@ check_job_6 = case(
         "The first weights are drawn behind the seed as well: now each rank begins with others.": edited(
             sick_6(), ("    torch.manual_seed(seed)\n", "    torch.manual_seed(1000 * seed + rank)\n")
         ),
-        "Whoever seeds in each epoch with the rank alone draws the same noise in all epochs.": edited(
+        "Whoever begins each epoch with the same seed draws the same noise in all epochs.": edited(
             sick_6(), ("        order = ", "        torch.manual_seed(1000 * seed + rank)\n        order = ")
         ),
         "Seed and rank added, with the epoch beside them: the sums meet again on other ranks.": edited(

@@ -179,7 +179,7 @@ check_job_5 = case(
         "Nothing is divided any more, so a step grows with the number of tokens.": edited(
             job_5, (" / count", "")
         ),
-        "The tokens of all ranks are counted, and the sum is divided by the ranks once more.": edited(
+        "The tokens of all ranks are counted, and W divides besides: each step is too short.": edited(
             job_5, _DIVIDED
         ),
     },

@@ -16,8 +16,13 @@ from support.kit.source import module_text
 WIDTH = 96
 FILE = "<state.py"
 MORE: Any = {"step": 3, "dealer": {"epoch": 0, "consumed": 180}}
-#: What another job may hand over.
-OTHER_MORE: Any = {"epochs": 2, "best": 0.1, "dealers": {"left": {"rows": 60}, "right": {"rows": 0}}}
+#: What another job may hand over; "model" is the number of one.
+OTHER_MORE: Any = {
+    "epochs": 2,
+    "best": 0.1,
+    "model": 1,
+    "dealers": {"left": {"rows": 60}, "right": {"rows": 0}},
+}
 
 Training = tuple[nn.Module, torch.optim.Optimizer]
 

@@ -276,6 +276,7 @@ def _fault_of_what_is_left(write: Any, read: Any, path: Path) -> str:
     return (
         _fault_of_loading_behind_a_kill(read, path, halves, "half a file")
         or _fault_of_loading_behind_a_kill(read, path, of_another, "a whole file of another state")
+        or _fault_of_loading_damage_behind_a_kill(read, path, of_another)
         or _fault_of_litter(write, read, path, left, 0.5)
         or _fault_of_litter(write, read, path, left, 2)
     )
@@ -293,6 +294,21 @@ def _fault_of_loading_behind_a_kill(read: Any, path: Path, left: dict[str, bytes
         said = f"{begun} raises {named(error)}.".replace(f"{path.parent}{os.sep}", "")
         return Fault(said, ("behind a kill", said, len(left)))
     return "" if equal(run[0], new_run(5)[0]) else f"{begun} gives another state than that at path."
+
+
+def _fault_of_loading_damage_behind_a_kill(read: Any, path: Path, left: dict[str, bytes]) -> str:
+    """Cut off the file at path; what a killed save has left beside it is whole, and is not to be taken."""
+    for name, content in left.items():
+        (path.parent / name).write_bytes(content)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    run = new_run(7)
+    with suppress(Exception):  # it refuses the file, in whatever words
+        read(path, *run)
+    path.write_bytes(whole)
+    if equal(run[0], new_run(4)[0]):
+        return "the file at path is cut off, and load takes the state that a killed save has left beside it."
+    return ""
 
 
 def _fault_of_litter(write: Any, read: Any, path: Path, left: dict[str, bytes], share: float) -> str:

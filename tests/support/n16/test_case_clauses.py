@@ -8,6 +8,7 @@ from support.n16 import (
     case_longer_rows,
     case_more_rows,
     case_nobody_is_slow,
+    case_smaller_card,
     case_three_cuts,
 )
 
@@ -26,6 +27,7 @@ NORMED = "        nn.utils.clip_grads_with_norm_(stage.parameters(), max_norm, s
 #: Case, edits of the right job, and what is said.
 ANSWERS = {
     "1 a short step as if it were full": (case_friday, [(LOSS, OF_A_FULL_STEP)], "from that of one process"),
+    "1 one step an epoch": (case_friday, [("order.split(batch_size)", "[order]")], "has 17 rows, and batch_size is 4"),
     "1 tensors for lists": (case_friday, [("batch.tolist()", "batch")], "a batch in seen is a Tensor"),
     "1 the model itself": (case_friday, [("model.state_dict()", "model")], "leave its last line"),
     "8 a longest gradient of 0 is left out": (
@@ -50,6 +52,35 @@ def test_what_breaks_one_clause_is_refused(answer):
     verdict = check(edited(getattr(case, f"job_{number}"), *changes), check.reference[1])
     assert verdict.status == "wrong", "accepted"
     assert told in verdict.message
+
+
+#: Case, edits of the sick job, and a cause that this answer does not have.
+OTHER_CAUSES = {
+    "5 a learning rate that is divided": (
+        case_smaller_card,
+        [
+            ("lr=learning_rate", "lr=learning_rate / world"),
+            ("after) / len(parts)", 'after, reduction="sum") / sum(len(text) - 1 for text in texts)'),
+            ("        weight.grad /= world\n", ""),
+        ],
+        "the sum is divided",
+    ),
+    "6 the seed of the job and of the rank, in each epoch": (
+        case_more_rows,
+        [("        order = ", "        torch.manual_seed(1000 * seed + rank)\n        order = ")],
+        "with the rank alone",
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", OTHER_CAUSES)
+def test_no_answer_is_told_of_a_cause_that_it_does_not_have(answer):
+    case, changes, untrue = OTHER_CAUSES[answer]
+    number = answer.split()[0]
+    check = getattr(case, f"check_job_{number}")
+    verdict = check(edited(getattr(case, f"sick_{number}")(), *changes), check.reference[1])
+    assert verdict.status == "wrong", "accepted"
+    assert untrue not in verdict.message
 
 
 def test_only_an_answer_that_adds_is_told_that_it_adds():

@@ -67,6 +67,11 @@ def test_backward_sends_to_dropped_ones_as_often_as_two_draws_say():
     assert case_half_the_memory.FORECAST_7 == 0.1875 * 1e6
 
 
+def test_about_how_many_is_not_asked_to_the_last_one():
+    check = case_half_the_memory.check_job_7
+    assert check(case_half_the_memory.job_7, 188_000)
+
+
 def test_a_step_is_as_long_as_the_root_of_the_stages():
     data = case_three_cuts.drawn_8(1, 4)
     given = {**data, "max_norm": 0.01, "learning_rate": 0.1, "steps": 1}  # all stages have longer gradients

@@ -236,6 +236,13 @@ def test_more_may_hold_other_numbers_than_the_example_has(kept):
     assert "epochs" in message
 
 
+def test_more_may_have_a_key_that_a_state_has():
+    beside = edited(built.save, ('"more": more', "**more"))
+    rest = '{key: value for key, value in state.items() if key not in ("model", "optimizer")}'
+    message = n16.check_state(beside, edited(built.load, ('state["more"]', rest))).message
+    assert "'model': 1" in message
+
+
 @pytest.mark.parametrize("number, told", [
     ("torch.tensor(float({}))", "tensor(3.)"), ("torch.tensor(float({})).item()", "'step': 3.0"),
     ("float({})", "'step': 3.0"),
@@ -309,6 +316,7 @@ WHOLE_BESIDE = (
 )
 MORE_IN_MEMORY = (REPLACED, f"{REPLACED}\n    save.more = more")
 MORE_FROM_MEMORY = ('return state["more"]', 'return getattr(save, "more", state["more"])')
+UNFINISHED_IF_DAMAGED = (DAMAGED, 'content = open(f"{path}.unfinished", "rb").read()[4:]')
 KEPT_IF_THERE = ("    optimizer.load", "    if not optimizer.state:\n        optimizer.load")
 
 
@@ -316,6 +324,7 @@ KEPT_IF_THERE = ("    optimizer.load", "    if not optimizer.state:\n        opt
     (SAVED_TWICE, FROM_THE_OLD, "save twice, cut off the file at path, and load raises no error"),
     (IN_MEMORY, FROM_MEMORY, "an older file is put back at path, and load gives the newer state"),
     ((REPLACED, REPLACED), WHOLE_BESIDE, "a whole file of another state beside the whole one at path, and load gives"),
+    ((REPLACED, REPLACED), UNFINISHED_IF_DAMAGED, "cut off, and load takes the state that a killed save has left"),
     (MORE_IN_MEMORY, MORE_FROM_MEMORY, "gives another state than it holds: return value"),
     ((REPLACED, REPLACED), KEPT_IF_THERE, "gives another state than it holds: optimizer"),
 ])  # fmt: skip

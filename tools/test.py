@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -96,14 +97,17 @@ def units() -> list[str]:
 
 
 def cells(paths: list[Path], processes: int = 4, beside: bool = False) -> SuiteStep:
-    """Return the step that runs notebooks and compares each cell; who takes longest starts first, solutions last."""
+    """Return the step that runs notebooks and compares each cell: the longest first, one never timed before all.
+
+    Solutions come last.
+    """
     recorded = ROOT / "notebooks" / "recorded" / "seconds.json"
     seconds = json.loads(recorded.read_text(encoding="utf-8"))["seconds"]
 
     def late(path: Path) -> float:
         if path.parent.name == "solutions":
             return 0
-        return -float(seconds.get(path.name, 0))
+        return -float(seconds.get(path.name, math.inf))
 
     names = [path.relative_to(ROOT).as_posix() for path in sorted(paths, key=late)]
     options = [*COMPARE, "-n", str(processes), *WHOLE_FILES, *ONE_KERNEL]

@@ -369,6 +369,18 @@ def test_prove_asks_for_full_sizes_of_all_units() -> None:
     assert "--simulated" in devices.options
 
 
+def test_the_longest_notebook_starts_first_one_never_timed_before_all_and_solutions_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = tmp_path / "notebooks" / "recorded" / "seconds.json"
+    recorded.parent.mkdir(parents=True)
+    recorded.write_text(json.dumps({"seconds": {"a.ipynb": 3, "b.ipynb": 20}}))
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    names = [f"notebooks/{name}.ipynb" for name in ("solutions/b", "a", "b", "new")]
+    ordered = suite.cells([tmp_path / name for name in names]).tests
+    assert ordered == [f"notebooks/{name}.ipynb" for name in ("new", "b", "a", "solutions/b")]
+
+
 def test_the_slowest_tests_of_all_steps_are_named(tmp_path: Path) -> None:
     for name, seconds in (("a", 3), ("b", 20)):
         case = f'<testcase classname="tests.x" name="test_{name}" time="{seconds}"/>'

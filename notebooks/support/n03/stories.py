@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy
@@ -80,6 +81,19 @@ class Others:
         return [whose for whose, state in self._states().items() if state != self._known[whose]]
 
 
+@contextmanager
+def generators_put_back() -> Iterator[None]:
+    """Leave the generators of the rest of a program as they were: a famous mistake seeds Python's and NumPy's."""
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state()  # noqa: NPY002
+    with fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            numpy.random.set_state(numpy_state)  # noqa: NPY002
+
+
 def told_by(kind: Any) -> Callable[..., Any]:
     """Make the function of a case: a sampler of this kind is made and lives through a story, which is told in a list.
 
@@ -93,8 +107,8 @@ def told_by(kind: Any) -> Callable[..., Any]:
         actions = story.split(", ")
         how = actions.pop(0) if actions[0] in (KEYWORDS, DEFAULTS) else ""
         dataset = OnlyLong(size)
-        # to look after all generators takes longer than a short life
-        with Others() if ALONE in actions else fork_rng(devices=[]) as others:
+        # to look at all generators takes longer than a short life
+        with Others() if ALONE in actions else generators_put_back() as others:
             try:
                 sampler = _made(kind, dataset, made | {"rank": rank}, how)
             except TypeError:

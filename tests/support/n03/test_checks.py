@@ -180,6 +180,16 @@ def test_an_order_that_a_share_has_kept_from_an_earlier_call_is_noticed_and_so_a
     assert "from the end of the order" in n03.check_share(backwards).message
 
 
+def test_the_check_leaves_pythons_and_numpys_generators_as_they_were_though_a_mistake_seeds_them():
+    random.seed(20)
+    numpy.random.seed(20)  # noqa: NPY002
+    python_before = random.getstate()
+    numpy_before = numpy.random.get_state()[1].tolist()  # noqa: NPY002
+    assert n03.check_sampler(MyDistributedSampler)
+    assert random.getstate() == python_before
+    assert numpy.random.get_state()[1].tolist() == numpy_before  # noqa: NPY002
+
+
 def test_no_samples_are_shared_out_as_torch_does_it_whatever_the_ranks():
     for drop_last in (False, True):
         assert my_share([], 3, 1, drop_last) == []

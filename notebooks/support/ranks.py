@@ -22,7 +22,6 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from types import FunctionType
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -37,6 +36,7 @@ from support.imitated import World as World
 from support.imitated import in_threads as in_threads
 from support.kit.source import source_of
 from support.kit.threads import StuckError as StuckError
+from support.warm_start import start_warm
 
 AFTER = 3.0  # seconds that the others may take when a real rank has failed
 
@@ -117,14 +117,10 @@ class Ranks:
         self._lines = []
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         for rank in range(self.world_size):
-            here, there = context.Pipe()
-            target = (rank, self.world_size, f"{self._folder.name}/store", there)
-            process = context.Process(target=_serve, args=target, daemon=True)
-            with mock.patch.dict(os.environ, QUIET):
-                process.start()
+            here, there = multiprocessing.Pipe()
+            process = start_warm(_serve, rank, self.world_size, f"{self._folder.name}/store", there)
             there.close()  # the process has its own: if it ends, our line ends
             self._processes.append(process)
             self._lines.append(here)
@@ -145,8 +141,6 @@ def _serve(rank: int, world_size: int, store: str, line: Connection) -> None:
     os._exit(0)  # Python is not taken down: see lib.training.launch.leave
 
 
-#: What gloo logs of a failure, it raises as well, and without a time of day that differs in every run.
-QUIET = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
 #: What a rank knows, beside the texts that it is sent.
 TOOLS = {"torch": torch, "nn": nn, "F": functional, "os": os, "time": time, "DDP": DistributedDataParallel}
 

@@ -20,7 +20,6 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 import torch
-import torch._dynamo  # what the first optimizer would import, here once for all ranks
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional

@@ -1,7 +1,4 @@
-"""Ranks for the cases of notebook 16: real processes in a gloo group, there in a twentieth of a second.
-
-    this process ── server, which has imported torch once ──┬── rank 0, a copy of it
-                                                            └── rank 1 …
+"""Ranks for the cases of notebook 16: real processes in a gloo group, which start warm (support/warm_start.py).
 
     on_ranks(job, 2, {…})     a Stand for each rank: its result, its error, or the line in which it stands
 
@@ -15,28 +12,24 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from inspect import getsource
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
-from unittest import mock
 
 from lib.arguments import integer
 from lib.memory import import_psutil
 from support.kit.source import source_of
 from support.n16.rank import JobOrder, Stand, be_a_rank
+from support.warm_start import start_warm
 
 QUIET = 1.5  # seconds without any CPU time
 LIMIT = 30.0  # seconds for everything
 POLL = 0.1
-NO_TALK = {"TORCH_CPP_LOG_LEVEL": "FATAL"}  # what gloo logs of a failure, it raises as well
-OWN_HASHES = {"PYTHONHASHSEED": "random"}  # as in any process that nobody has told otherwise
 
 
 def on_ranks(
@@ -90,22 +83,11 @@ def tell(stands: list[Stand]) -> None:
 
 
 def _started(world_size: int, store: str, order: bytes) -> tuple[list[Any], list[Connection]]:
-    context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-    # multiprocessing asks how the main module came about; that of a kernel which was forked may not say.
-    vars(sys.modules["__main__"]).setdefault("__spec__", None)
-    if sys.platform == "linux":
-        context.set_forkserver_preload([be_a_rank.__module__])
-        path = os.pathsep.join(filter(None, sys.path))  # the server imports before it is told our path
-        with mock.patch.dict(
-            os.environ, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **NO_TALK, **OWN_HASHES}
-        ):
-            forkserver.ensure_running()
     processes = []
     lines = []
     for rank in range(world_size):
-        here, there = context.Pipe()
-        process = context.Process(target=be_a_rank, args=(rank, world_size, store, there, order), daemon=True)
-        process.start()
+        here, there = multiprocessing.Pipe()
+        process = start_warm(be_a_rank, rank, world_size, store, there, order)
         there.close()  # the process has its own: if it ends, our line ends
         processes.append(process)
         lines.append(here)

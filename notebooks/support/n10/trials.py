@@ -222,7 +222,7 @@ def _fault_of_casts_that_stay(answer: Any) -> str:
     if stale:
         return (
             "after backward the weights change, and a layer under autocast computes with the old ones. "
-            "Autocast keeps what it has cast until its `with` ends, and the second forward's has not ended."
+            "Autocast keeps what it has cast until a `with torch.autocast(…)` ends, and none has ended."
         )
     return ""
 

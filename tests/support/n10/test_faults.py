@@ -31,6 +31,29 @@ def test_a_repair_is_seen_a_warning_is_no_silence_and_no_case_is_right_by_having
     assert all(outcome(case, lambda f, *x: f(*x)) in ("same", "wrong") for case in CASES)
 
 
+class SecondTimeTanh(nn.Module):
+    """Nothing in the first forward, tanh in the second: it saves one tensor more, square like a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.runs = 0
+
+    def forward(self, x):
+        self.runs += 1
+        return x.tanh() if self.runs > 1 else x
+
+
+@pytest.mark.parametrize("name", ["hook_checkpoint", "torch not reentrant"])
+def test_hooks_overlook_a_branch_that_saves_more_tensors_of_equal_shapes(name):
+    segment = nn.Sequential(nn.Linear(8, 8), SecondTimeTanh(), nn.Linear(8, 8))
+    x = torch.linspace(-1, 1, 64).view(8, 8)
+    segment[2](segment[0](x)).square().sum().backward()
+    right = segment[2].weight.grad.clone()
+    segment.zero_grad()
+    HOWS[name](segment, x).square().sum().backward()
+    assert not torch.allclose(segment[2].weight.grad, right, rtol=0.01)
+
+
 def test_whatever_a_checkpoint_raises_is_an_error():
     def finds_too_few(function, *inputs):
         raise IndexError("list index out of range")

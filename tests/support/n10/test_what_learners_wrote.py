@@ -76,7 +76,7 @@ EMPTIES_THE_GRADIENT = apply(("        return None, *", "        gradient.zero_(
     "answer, says",
     [
         (TYPE_OF_THE_CLASS, "the first forward computed in"),
-        (AUTOCAST_BY_HAND, "computes with the old ones"),
+        (AUTOCAST_BY_HAND, "until a `with torch.autocast(…)` ends"),  # it has none
         (KEEPS_INPUTS_AS_WELL, "after backward an input is still held"),
         (HEARS_NO_ERROR, "in the second forward, and nobody heard of it"),
         (MASK_AS_NUMBERS, "is of type torch.float32, in the first of type torch.bool"),

@@ -178,6 +178,8 @@ class _Trial:
             found = self.weight.grad
             if found is None:
                 return "after W `weight.grad` is None."
+            if found.requires_grad and found.is_leaf:
+                return "after W `weight.grad` requires a gradient itself, which autograd's doesn't."
             if found.requires_grad:
                 return "after W `weight.grad` has a graph of its own, which keeps x alive."
             if found.is_inference():
@@ -252,10 +254,10 @@ class _Trial:
                     torch.autograd.grad(ys[k], xs[k], torch.full((ROWS, OUTPUTS), k + 1.0))
                     # where in the list it stands is the answer's own
                     works[k] = next((one for one in waiting if one not in before), waiting[-1])
-                    continue
-                ys[k] = self.answer.apply(xs[k], weight, waiting)
-                if len(waiting) != len(before):
-                    return "F takes out of `later` what another micro-batch owes."
+                else:
+                    ys[k] = self.answer.apply(xs[k], weight, waiting)
+                if any(one not in waiting for one in before):
+                    return f"{op} takes out of `later` what another micro-batch owes."
         total = torch.zeros_like(weight)
         for k in (0, 2, 1):
             waiting.remove(works[k])

@@ -133,6 +133,8 @@ def test_the_choice_of_section_7_is_the_notebooks_and_so_is_what_turns_it():
     points = n14.time_and_memory(n14.all_schedules(8, 4), communicate=0.1, fixed=0.1)
     for room, wins in ((6, "DualPipeV"), (7, "both")):
         assert min((ticks, name) for name, (ticks, held) in points.items() if held <= room)[1] == wins
+    less = {"less": warm_up.put_off(warm_up.with_warm_up("", 8, [5, 4, 3, 1]))}
+    assert n14.time_and_memory(less, communicate=0.1, fixed=0.1)["less"] == (30, 5) == (points["both"][0], 5)
 
 
 @pytest.mark.parametrize("m", [8, 32])
@@ -182,6 +184,12 @@ def test_no_number_above_a_bar_touches_another_or_a_bar_beside_it(n):
 def test_with_1f1bs_warm_up_the_ws_that_are_put_off_make_zb_h1():
     for m, n in ((8, 4), (3, 3), (5, 1), (11, 6)):
         assert warm_up.put_off(one_f_one_b(m, n)).ranks == solved.table("", solved.fill_holes(m, n)).ranks
+
+
+def test_with_late_messages_interleaving_beats_the_long_warm_up_if_it_has_room_for_the_whole_batch():
+    names = ("eager 1F1B", "looped BFS", "interleaved 1F1B")
+    points = n14.time_and_memory({name: n14.all_schedules(8, 4)[name] for name in names}, communicate=1)
+    assert points == {"eager 1F1B": (39, 7), "looped BFS": (36.5, 8), "interleaved 1F1B": (46, 5.5)}
 
 
 @pytest.mark.parametrize(("m", "n", "v"), [(8, 4, 2), (8, 4, 3), (16, 4, 8), (12, 6, 2)])

@@ -72,3 +72,22 @@ def test_who_sets_the_weights_gradient_in_forward_is_told_so_and_not_of_a_copy()
     message = n14.check_split(answer).message
     assert "after F `weight.grad` has changed: only W adds to it" in message
     assert "copy" not in message
+
+
+def test_a_gradient_that_asks_for_one_itself_but_has_no_graph_is_not_told_of_a_graph():
+    answer = edited(solved.SplitLinear, (ADD, f"{ADD}\n                weight.grad.requires_grad_()"))
+    message = n14.check_split(answer).message
+    assert "`weight.grad` requires a gradient itself" in message
+    assert "graph" not in message and "no_grad" not in message
+
+
+def test_who_takes_another_micro_batchs_function_out_of_the_list_is_told_so():
+    """It calls both later, so that nothing is lost; but the other one is no longer there to be called."""
+    answer = edited(
+        solved.SplitLinear,
+        (
+            "def add_to_weight() -> None:",
+            "old = ctx.later.pop() if ctx.later else int\n\n        def add_to_weight():\n            old()",
+        ),
+    )
+    assert "I takes out of `later` what another micro-batch owes" in n14.check_split(answer).message

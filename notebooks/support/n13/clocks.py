@@ -54,7 +54,7 @@ RULES = {
     "waits for two streams": "a+ b+ a! b! c?0 c?1 c*0 c*1",
     "an event between two copies": "a+ a! a+ c?0 c*0 c*1",
     "the older of two events is waited for last": "a+ a! a+ a! c?1 c?0 c*0 c*1",
-    "a chain of three streams": "a+ a! b?0 b+ b! c?1 c*0 c*1",
+    "a chain of three streams": "a+ a! b?0 b! c?1 c*0",
     "a wait for an event that was never recorded": "a+ c?9 c*0",
     "another stream waits, compute does not": "a+ a! b?0 c*0",
     "two streams wait for one event": "a+ a! b+ b?0 c?0 c*0 c*1",
@@ -70,7 +70,7 @@ RULES = {
     "a wait is launched before its event is recorded again": "a+ a! c?0 a+ a!0 c*0 c*1",
     "a stream waits again for an event that is recorded again": "a+ a! c?0 a+ a!0 c?0 c*0 c*1",
     "a stream that knows more of another than the host": "a+ a! a+ a! b?1 h?0 b*0 b*1",
-    "the host learns when the lane is there already": "b+ a+ a! h?0 b*1",
+    "the host learns and writes when the lane is there already": "b+ a+ a! h?0 b*1 h*2 b+",
     "the host learns more of a lane that is known already": "a+ a! h?0 c*0 a+ a! h?1 c*1",
 }
 

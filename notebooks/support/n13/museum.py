@@ -171,8 +171,7 @@ def _of_the_host(seen: _Seen) -> str:
     for op in seen.operations:
         if op.kind == "synchronize":
             return (
-                f"no race is left, but the host stands still until {op.label} is done, and launches nothing. "
-                "The streams could wait for each other."
+                f"no race is left, but the host stands still until {op.label} is done, and launches nothing."
             )
     return ""
 

@@ -107,7 +107,10 @@ def _fault_of_races(answer: Prefetch) -> str:
             return f"{whom}{found.problem}"
         if races := find_races(found.operations):
             race = races[0]
-            of_a_step = STEP in (race.earlier.label[:1], race.later.label[:1])
+            launches = [op.label for op in found.operations if op.kind == "launch"]
+            steps = [label for label in launches if label.startswith(STEP)]
+            meant = steps[-1:] if habits == ("stops",) else steps  # that advice is of the last step
+            of_a_step = race.earlier.label in meant or race.later.label in meant
             return f"{whom}{race}. {advice}" if of_a_step else f"{whom}{race}."
     return ""
 

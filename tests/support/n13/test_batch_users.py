@@ -81,3 +81,18 @@ def test_what_a_change_of_stream_costs_is_told(says, edits):
     verdict = n13.check_prefetch(edited(other, *edits))
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+
+
+def test_where_the_step_before_the_last_races_too_nothing_is_said_of_the_last_yield():
+    held = edited(
+        other,
+        ("    used = []\n", "    used = []\n    held = []\n"),
+        (
+            "            used.pop(0).synchronize()\n",
+            "            side.wait_event(used.pop(0))\n            del held[0]\n",
+        ),
+        ("        batch.record_stream(user)\n", "        held.append(batch)\n"),
+    )
+    message = n13.check_prefetch(held).message
+    assert "if its user leaves the loop behind batch 1" in message
+    assert message.endswith("nothing lets its next owner wait for F0."), message

@@ -162,6 +162,25 @@ WRONG_STEPS = {
         "knows of 1 launched in side, and the clock that step returns for the wait has 0 there",
         (WAITS, "        before = dict(clock)\n" + WAITS + "        return before\n"),
     ),
+    "an event stands for the launch before it, and what that knew": (
+        "a+ a! b?0 b! c?1 c*0, find_races names no race",
+        (WAITS, "        learn(clock, events.get(events.get(op.event), {}))\n"),
+        ("events[op.event] = dict(clock)", "events[op.event] = (op.lane, clock.get(op.lane, 0))"),
+        (
+            "    return",
+            "    if op.kind == 'launch':\n        events[op.lane, clock[op.lane]] = dict(clock)\n    return",
+        ),
+    ),
+    "of the host a new lane learns all, a known one what the host waits for": (
+        "find_races names no race; by your clocks it is fill and copy of batch 2",
+        (HOST, ""),
+        ("setdefault(op.lane, {})", 'setdefault(op.lane, dict(lanes["host"]))'),
+        (
+            "    return",
+            "    for known in lanes.values() if op.kind == 'synchronize' else ():\n"
+            "        learn(known, clock)\n    return",
+        ),
+    ),
     "one number for all lanes": (
         "F0 is launch 1 of compute, and its own clock has 2 there",
         ("clock.get(op.lane, 0) + 1", "max(clock.values(), default=0) + 1"),

@@ -153,6 +153,13 @@ def test_an_exhibit_that_is_still_wrong_is_told_where(name, says, edits):
     assert says in verdict.message, verdict.message
 
 
+def test_a_host_that_stands_still_is_not_told_of_a_wait_that_would_be_refused():
+    drop = "        del weight\n"
+    waits = edited(exhibits.handed_over, (drop, "        compute.synchronize()\n" + drop))
+    message = n13.check_handed(waits).message
+    assert message.endswith("the host stands still until add (compute) is done, and launches nothing."), message
+
+
 def test_a_block_of_the_streams_own_pool_is_not_said_to_go_back_to_that_of_the_copies():
     taken = (
         "        with gpu.use_stream(copies):\n            weight = layer.to(gpu.device, non_blocking=True)\n",

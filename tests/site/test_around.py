@@ -11,7 +11,7 @@ from support.course import COURSE
 from tests.site import small
 from tools.project import chapters
 from tools.site import index
-from tools.site.build import Site, build, stored
+from tools.site.build import Site
 from tools.site.links import Links
 from tools.site.page import Page
 from tools.site.terms import Terms, glossary_terms
@@ -32,9 +32,9 @@ def test_each_page_lists_the_course_and_marks_itself_and_says_how_long_it_is_to_
 
 
 @pytest.mark.parametrize("name, title", [("ledger", "The course"), ("glossary", "The course"), ("glossary.zh", "课程")])
-def test_ledger_and_glossary_list_the_course_too(name: str, title: str, tmp_path: Path):
+def test_ledger_and_glossary_list_the_course_too(name: str, title: str, course_site: Site):
     stems = [path.stem for path in chapters()]
-    shown = (build(tmp_path / "site", chapters(), stored).folder / f"{name}.html").read_text(encoding="utf-8")
+    shown = (course_site.folder / f"{name}.html").read_text(encoding="utf-8")
     listed = shown[shown.index(f'<nav class="course" aria-label="{title}"') : shown.index("</nav>")]
     assert re.findall(r'href="([^"]*)"', listed) == [f"{stem}.html" for stem in stems]
     assert "aria-current" not in listed

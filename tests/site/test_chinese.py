@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from support.course import COURSE
-from tools.project import ROOT, chapters
-from tools.site.build import build, stored
+from tools.project import ROOT
+from tools.site.build import Site
 
 PAGES = ("index", "glossary")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("course") / "site", chapters(), stored).folder
+def folder(course_site: Site) -> Path:
+    return course_site.folder
 
 
 @pytest.mark.parametrize("name", PAGES)

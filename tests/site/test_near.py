@@ -96,6 +96,7 @@ def test_a_stop_is_dead_if_nothing_changes_there_in_all_that_is_drawn():
     assert stops.without_dead_stops(explorer, offered, frames, {}) == {**offered, "load": (1, 3)}
 
 
+@pytest.mark.costly
 def test_a_build_draws_what_is_near_and_counts_it(tmp_path, monkeypatch):
     explorer = many(5)
     noted = (explorer, atlas.svg(explorer.figure), "words")

@@ -11,9 +11,8 @@ import pytest
 
 from support.course import COURSE
 from tests.site import small
-from tools.project import ROOT
 from tools.site import atlas, check, frame, index, text
-from tools.site.build import STATIC, Site, build, stored
+from tools.site.build import STATIC, Site
 from tools.site.check import Report, check_files
 from tools.site.links import Links
 from tools.site.page import Page, Pictures, Writer
@@ -172,14 +171,13 @@ def test_the_map_leaves_out_what_follows_from_other_lines():
     assert len(COURSE) - 1 <= drawn.count("<path") < sum(len(chapter.needs) for chapter in COURSE)
 
 
-def test_every_notebook_makes_a_page_whose_links_pictures_and_anchors_are_there(tmp_path: Path):
+def test_every_notebook_makes_a_page_whose_links_pictures_and_anchors_are_there(course_site: Site):
     """From stored outputs: formulas convert, exercises have solutions, no link is dead."""
     report = Report()
-    made = build(tmp_path / "site", [*ROOT.glob("notebooks/*.ipynb")], stored)
-    check_files(made.folder, report)
+    check_files(course_site.folder, report)
     assert report.faults == []
     assert report.counts["pages"] == len(COURSE) + 5
-    assert all(page.exercises for page in made.pages[:-2])
+    assert all(page.exercises for page in course_site.pages[:-2])
 
 
 def test_two_pictures_of_an_explorer_with_one_alt_text_are_a_fault_of_the_page(site: Site, tmp_path: Path):

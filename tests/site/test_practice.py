@@ -20,8 +20,7 @@ import pytest
 
 from tests.rooms import EXERCISES
 from tests.sizes import size
-from tools.project import chapters
-from tools.site import build, check_practice, in_page, practice, runtime
+from tools.site import check_practice, in_page, practice, runtime
 from tools.site.build import STATIC
 from tools.site.practice import Practice
 
@@ -30,8 +29,8 @@ EVERY = size(suite=20, prove=1)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    return build.build(tmp_path_factory.mktemp("course") / "site", chapters(), build.stored).folder
+def site(course_site):
+    return course_site.folder
 
 
 @pytest.fixture(scope="module")

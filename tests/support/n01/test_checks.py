@@ -196,6 +196,7 @@ def load_simply(work, dataset, batches, collate, workers=1, prefetch=2, context=
         worker.join()
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 def test_what_suffices_for_exercise_3_fails_in_exercise_4():
     assert n01.check_order(work_simply, load_simply).status == "right"

@@ -103,6 +103,7 @@ def test_whoever_asks_again_until_each_worker_has_ended_is_right():
     assert n01.check_order(*answer).status == "right"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "kinds", ["TypeError", "pickle.PicklingError", "AttributeError", "(TypeError, AttributeError)"]
 )
@@ -284,17 +285,9 @@ UNFETCHED = {
 }
 
 
-IN_THE_SUITE = ("a timeout", "not behind an error")  # each waits until its processes are given up
-
-
+@pytest.mark.costly  # each waits until its processes are given up
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    "name, lines",
-    [
-        pytest.param(name, lines, id=name, marks=[] if name in IN_THE_SUITE else [pytest.mark.prove])
-        for name, lines in UNFETCHED.items()
-    ],
-)
+@pytest.mark.parametrize("name, lines", UNFETCHED.items(), ids=UNFETCHED)
 def test_a_loader_that_leaves_large_results_unfetched_is_told_so_and_of_no_other_fault(name, lines):
     verdict = n01.check_loader(*clearing_up(lines))
     assert verdict.status == "wrong"

@@ -272,6 +272,7 @@ BY_FORMULA = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 @pytest.mark.parametrize("moment, answer", BY_FORMULA.items(), ids=BY_FORMULA)
 def test_whoever_fetches_one_too_few_where_the_sampler_raises_hangs_with_large_batches(moment, answer):

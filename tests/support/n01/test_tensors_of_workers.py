@@ -42,6 +42,7 @@ WHEN_THE_LISTS_END = (
 )
 
 
+@pytest.mark.costly
 @pytest.mark.ranks
 @pytest.mark.parametrize("answer", LEAVES_BEHIND_A_BREAK.values(), ids=LEAVES_BEHIND_A_BREAK)
 def test_a_worker_that_leaves_before_its_tensors_are_fetched_is_told_so(answer):

@@ -87,7 +87,7 @@ def _fault_of_requests(dataset: Any, server: _Counted) -> str:
         return f"for the rows {single}, one by one, the server had to give the rows {given}."
     before = len(asked)
     wanted = [ROWS[number] for number in batch]
-    fault = difference_told(dataset.__getitems__(batch), wanted, f"dataset.__getitems__({batch})")
+    fault = difference_told(dataset.__getitems__([*batch]), wanted, f"dataset.__getitems__({batch})")
     if fault:
         return fault
     if len(asked) != before + 1:

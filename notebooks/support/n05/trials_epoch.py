@@ -26,7 +26,7 @@ def _signed(rows: list[str]) -> list[str]:
     return [*rows, *(["by worker"] if get_worker_info() else [])]
 
 
-_PLAIN: dict[str, Any] = {"batch_size": 2}
+_PLAIN: dict[str, Any] = {"batch_size": 2, "collate_fn": _signed}
 _WORKERS: dict[str, Any] = {
     "batch_size": 3,
     "num_workers": 1,

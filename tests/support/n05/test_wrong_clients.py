@@ -49,6 +49,17 @@ ANSWERS = {  # what is said, (old, new, …)
             'for row in self.ask("POST", "/rows", json.dumps(indices[k : k + 4]))]',
         ),
     ),
+    "the caller's indices are sorted, and so are the rows": (
+        "dataset.__getitems__([3, 0, 3, 1, 0, 4, 3, 1, 0]) should be",
+        ('return self.ask("POST"', 'indices.sort(); return self.ask("POST"'),
+    ),
+    "the caller's indices are used up": (
+        "the caller's list of indices is another one",
+        (
+            'return self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))',
+            "mine = [indices.pop(0) for _ in range(len(indices))]; return self.ask('POST', '/rows', json.dumps(mine))",
+        ),
+    ),
     "the caller's indices are sorted": (
         "the caller's list of indices is another one",
         (

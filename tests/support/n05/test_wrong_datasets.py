@@ -218,6 +218,20 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "        return self.kept[mini_epoch]",
         ),
     ),
+    "all rows are read with each load": (
+        "rank_dataset",
+        "load read the rows [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23], "
+        "not [16, 19, 22].",
+        (
+            "self.source.__getitems__(self.ids(epoch, mini_epoch))",
+            "[*map(self.source.__getitems__(range(len(self.source))).__getitem__, self.ids(epoch, mini_epoch))]",
+        ),
+    ),
+    "all rows are packed at the start": (
+        "rank_dataset",
+        "bytes are kept for each row",
+        ("        self.rows: Any = None", "        self.all = MyPacked(source.__getitems__(range(len(source))))"),
+    ),
     "all turns are made, then cut": (
         "rank_dataset",
         "make this mini-epoch's places only",
@@ -267,6 +281,11 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "        self.rows = None\n        self",
             "        import torch; torch.manual_seed(epoch)\n        self.rows = None\n        self",
         ),
+    ),
+    "a worker that nobody asked for": (
+        "epoch",
+        "batches of 2, no workers, epoch 0",
+        (LOOP, "    options.setdefault('num_workers', 1)\n" + LOOP),
     ),
     "it ends with the first empty mini-epoch": (
         "epoch",

@@ -20,7 +20,7 @@ EXCHANGED = (
 MOST = (2**32, 1_000_000, 100_000_000)  # seeds, epochs and indices are below these
 BLOCK = 10
 #: Where a mix of seed, epoch and index into one number meets itself again: round numbers, and powers of two.
-_FAR = (100, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000, 2**20, 10**7, 2**24, 2**25, 2**26)
+_FAR = (100, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000, 2**20, 10**7, 2**24, 2**25, 2**26, 2**31)
 _IN_A_ROW = 300  # so many seeds and epochs are looked at, too: digits that run together need not be round
 _NAMES = ("seed", "epoch", "index")
 #: By how many seeds, epochs, indices a step is found: up to the square of these.
@@ -76,10 +76,11 @@ def _meetings_of_blocks(keys_of: Any, item_of: Any, seeds: Sequence[Sequence[Dra
         met = near.get(block(where))
         if met and met != where:
             yield f"{MIXED} Here {_told(where)} meet {_told(met)}."
-    last = (0, 0, MOST[2] - BLOCK)
-    different = len({*block(last)})
-    if different < BLOCK / 2:  # of 200 possible ones
-        yield f"{MIXED} Here {_told(last)} have {different} different pairs of numbers."
+    for seed, epoch in ((0, 0), (MOST[0] - 1, MOST[1] - 1)):
+        last = (seed, epoch, MOST[2] - BLOCK)
+        different = len({*block(last)})
+        if different < BLOCK / 2:  # of 200 possible ones
+            yield f"{MIXED} Here {_told(last)} have {different} different pairs of numbers."
 
 
 def _meetings_of_rows(keys_of: Any, item_of: Any) -> Iterator[str]:
@@ -180,7 +181,11 @@ def faults_of_others(keys_of: Any, item_of: Any) -> Iterator[str]:
 
 
 def _like_words() -> Iterator[tuple[list[_Where], list[_Where]]]:
-    """Yield rows of triples that come to the same words if two of the three are made one number."""
+    """Yield rows of triples that come to the same words if two of the three, or all, are made one number."""
+    for word in (2**63, 2**64):
+        seed, rest = divmod(word, MOST[1] * MOST[2])
+        epoch, index = divmod(rest, MOST[2])
+        yield [(seed, epoch, index + far) for far in range(_FEW)], [(0, 0, far) for far in range(_FEW)]
     for big, small, third in permutations(range(3)):
         for factor in _FACTORS:
             one_word = (_WORD // factor, _WORD % factor, 1)

@@ -26,7 +26,10 @@ SHAPE = (
     "An item is (index, crop, flip): the index that its key stands for, a whole number from 0 to 99, "
     "and 0 or 1."
 )
-RANGE = "Of the crops of 60 epochs none is 0, or none is 99: a crop goes from 0 to 99, both included."
+RANGE = (
+    "The crops 0 and 99, taken together, come too seldom or too often: a crop goes from 0 to 99, both included, all "
+    "equally likely."
+)
 GLOBAL = (
     "A global generator has been seeded or drawn from, and all others who use it notice: make one for the "
     "item."
@@ -58,6 +61,7 @@ SHARED = "One number serves for two: each item of each epoch draws its own."
 
 SIZE = 20
 EPOCHS = 60
+_MANY = 8000  # items whose smallest and largest crops are counted
 _ENOUGH = 18  # flips with one crop, of about 24: all equal for some crop in one right answer of 10,000
 
 
@@ -99,6 +103,7 @@ def fault_of_noise(answers: Any) -> str:
         or next(_faults_of_sharing(draws), "")
         or next(meetings(keys_of, item_of, (draws.far, draws.far_other)), "")
         or next(_faults_of_pairs(draws), "")
+        or next(_faults_of_ends(keys_of, item_of), "")
         or next(faults_of_others(keys_of, item_of), "")
     )
     if not said:
@@ -273,7 +278,7 @@ def _faults_of_sharing(draws: _Draws) -> Iterator[str]:
 
 
 def _faults_of_pairs(draws: _Draws) -> Iterator[str]:
-    """Yield whether some flips or crops are more likely, whether crops tell the flip, or whether some never come."""
+    """Yield whether some flips or crops are more likely, or whether crops tell the flip."""
     flips: dict[int, list[int]] = {crop: [] for crop in range(100)}
     for epoch in (*draws.far, *draws.far_other):
         for crop, flip in epoch:
@@ -291,5 +296,12 @@ def _faults_of_pairs(draws: _Draws) -> Iterator[str]:
         same = f"With crop {number} all {len(flips[number])} flips are {flips[number][0]}"
         others = f", and {len(told) - 1} other crops tell theirs" if len(told) > 1 else ""
         yield f"{TWINS} {same}{others}."
-    if not flips[0] or not flips[99]:
-        yield RANGE
+
+
+def _faults_of_ends(keys_of: Any, item_of: Any) -> Iterator[str]:
+    """Yield whether the smallest and the largest crop are less likely than the others, as rounding makes them."""
+    drawn = drawn_by_items(item_of, keys_of_some(keys_of, range(_MANY), 0))
+    ends = sum(crop in (0, 99) for crop, _ in drawn)
+    fair = _MANY // 50
+    if not 0.7 * fair < ends < 1.3 * fair:  # four times what chance adds or takes; rounding takes a half
+        yield f"{RANGE} Of {_MANY} crops {ends} are 0 or 99, and {fair} are fair."

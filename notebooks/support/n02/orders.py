@@ -139,7 +139,7 @@ def _faults_of_epochs(answer: Any) -> Iterator[str]:
 
 
 def _meetings(answer: Any, epochs: dict[int, list[int]]) -> Iterator[str]:
-    """Yield which other seed has an order of seed 0, or two seeds have one of each other's: any epoch of any seed."""
+    """Yield which other seed has an order of seed 0, or of another seed, or has one of its own twice: any epoch."""
     known = {tuple(order): (0, epoch) for epoch, order in epochs.items()}
     for seed in SEEDS:
         other = answer(SIZE, seed)
@@ -151,6 +151,8 @@ def _meetings(answer: Any, epochs: dict[int, list[int]]) -> Iterator[str]:
             elif before[0] != seed:
                 told = f"Seed {before[0]}, epoch {before[1]}, and seed {seed}, epoch {epoch}"
                 yield f"{MEET} {told}: both begin {order[:5]}."
+            elif before[1] != epoch:
+                yield f"{EPOCH} Epochs {before[1]} and {epoch} of seed {seed} both begin {order[:5]}."
 
 
 def _midway(sampler: Any, another_pass: bool = False) -> list[int]:

@@ -87,6 +87,23 @@ def test_an_epoch_that_a_product_with_seed_0_swallows_is_not_called_missing_in_t
 
 @pytest.mark.costly
 @pytest.mark.parametrize(
+    "crop_of",
+    [
+        lambda generator: round(generator.random() * 99),
+        lambda generator: min(99, int(generator.integers(101))),
+        lambda generator: int(generator.integers(99)),
+    ],
+)
+def test_the_smallest_and_the_largest_crop_are_as_likely_as_all_others(crop_of):
+    def crop_and_flip(*three):
+        generator = np.random.default_rng(three)
+        return crop_of(generator), int(generator.integers(2))
+
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.RANGE)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(
     "other",
     [
         lambda seed, epoch, index: (seed, index, epoch),
@@ -203,6 +220,9 @@ def test_a_key_carries_the_epoch_to_a_worker_that_was_there_before(answers):
         lambda seed, epoch, index: (seed * 7919 + epoch) * 104_729 + index,
         lambda seed, epoch, index: (seed * 2_654_435_761 + epoch * 40_503 + index) % 2**32,
         lambda seed, epoch, index: (seed, epoch, int(np.float32(index))),
+        lambda seed, epoch, index: (seed % 2**31, epoch, index),
+        lambda seed, epoch, index: (seed * 10**14 + epoch * 10**8 + index) % 2**63,
+        lambda seed, epoch, index: int((seed + epoch / 10**6 + index / 10**14) * 10**14),
     ],
 )
 def test_words_of_32_bits_and_sums_of_any_kind_make_items_meet(source):

@@ -69,7 +69,7 @@ def epoch_read_late(self):
     "iterate, said",
     [
         (seeded_by(lambda seed, epoch: abs(seed - epoch)), orders.EPOCH),
-        (seeded_by(lambda seed, epoch: seed + epoch % 10), orders.EPOCH),
+        (seeded_by(lambda seed, epoch: int(1000 * (seed + epoch / 1000))), orders.EPOCH),
         (seeded_by(lambda seed, epoch: seed * 2000 + epoch % 512), orders.EPOCH),
         (seeded_by(lambda seed, epoch: seed % 10 * 2000 + epoch), orders.SEED),
         (sorted_by_hashes, orders.EPOCH),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor, nn
@@ -179,7 +180,7 @@ def fault_of_cheapest_cut(answer: Callable[[list[float], int], Any], patience: f
 def _fault_of_sizes(sizes: Any, costs: list[float], n: int) -> str:
     if sizes is None:
         return f"your function {NO_RETURN}"
-    if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) for size in sizes):
+    if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, Integral) for size in sizes):
         return f"a list of {n} numbers of layers is expected, not {short(sizes)}"
     if len(sizes) != n:
         return f"{n} partitions are expected, and {short(list(sizes))} has {len(sizes)}"

@@ -38,7 +38,11 @@ MANY = (
 SIDE = 8  # micro-batches, and partitions, of a step of whose pairs only the last one draws
 PATIENCE = 1.0  # seconds until a layer that waits for its neighbour counts as alone
 _Pair: TypeAlias = tuple[int, int]
-NEIGHBOURS = (1, 1), (0, 2)  # of one clock
+NEIGHBOURS = (
+    ((1, 1), (0, 2)),  # of one clock
+    ((1, 1), (0, 1)),  # of one partition
+    ((1, 1), (1, 2)),  # of one micro-batch
+)
 
 
 class _Watched(given.OwnDropout):
@@ -112,7 +116,7 @@ def fault_of_numbers(answer: Callable[[int, int], Any]) -> str:
             return fault
     return (
         _fault_of_equal_pairs(masks)
-        or _fault_of_neighbours(step, masks)
+        or next(filter(None, (_fault_of_neighbours(step, masks, both) for both in NEIGHBOURS)), "")
         or _fault_of_a_draw_beside(step[0, 0])
         or _fault_of_the_next_step(answer, following, masks)
         or _fault_of_repeating(answer, masks)
@@ -182,20 +186,22 @@ def _fault_of_the_process(wrapped: _Wrapped, before: Tensor) -> str:
     return ""
 
 
-def _fault_of_neighbours(step: dict[_Pair, _Wrapped], masks: dict[_Pair, Tensor]) -> str:
-    """Let two pairs of a clock meet inside their layers before they draw."""
-    meeting = Barrier(len(NEIGHBOURS))
+def _fault_of_neighbours(
+    step: dict[_Pair, _Wrapped], masks: dict[_Pair, Tensor], both: tuple[_Pair, _Pair]
+) -> str:
+    """Let two pairs meet inside their layers before they draw."""
+    meeting = Barrier(len(both))
     threads = []
-    for pair in NEIGHBOURS:
+    for pair in both:
         step[pair].layer.meeting = meeting
         threads.append(Thread(target=step[pair].called, daemon=True))
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if all(torch.equal(step[pair].layer.masks[-1], masks[pair]) for pair in NEIGHBOURS):
+    if all(torch.equal(step[pair].layer.masks[-1], masks[pair]) for pair in both):
         return ""
-    first, second = map(_told, NEIGHBOURS)
+    first, second = map(_told, both)
     return (
         f"{first} and {second} run at the same time, in two threads, and one of them draws another mask than when "
         "it ran alone: do they share a generator?"

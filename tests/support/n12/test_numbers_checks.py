@@ -108,6 +108,20 @@ GOES_ON = "A generator goes on from where it stood"
         ),
         (
             [
+                ("tolist()", "tolist()\n        self.own = [torch.Generator() for _ in range(n)]"),
+                ("torch.Generator().m", "self.own[j].m"),
+            ],
+            "micro-batch 1 in partition 1 and micro-batch 0 in partition 1 run at the same time",
+        ),
+        (
+            [
+                ("tolist()", "tolist()\n        self.own = [torch.Generator() for _ in range(m)]"),
+                ("torch.Generator().m", "self.own[i].m"),
+            ],
+            "micro-batch 1 in partition 1 and micro-batch 1 in partition 2 run at the same time",
+        ),
+        (
+            [
                 (
                     "tolist()",
                     "tolist()\n        self.own = [[torch.Generator().manual_seed(s) for s in r] for r in self.seeds]",

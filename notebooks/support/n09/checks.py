@@ -66,6 +66,7 @@ from support.n09.trials import (
     SHARED,
     TENSOR,
     TUPLE,
+    TWO_SHARE,
     Sight,
     ask_spawn,
     ask_worker,
@@ -303,6 +304,7 @@ check_run_clock = Exercise(
         ("ValueError", "RuntimeError", SHARED),
         ("late", "late", "late", "late", SHARED),
         ("late", "works", "works"),
+        (FALSY, "works", "idle", "works", "works", "works", "idle", TWO_SHARE),
     ),
     praise="what ran at the same time, what came back and what was raised are right in {count} clocks",
     mistakes={

@@ -10,7 +10,7 @@ from typing import Any
 
 from support.kit.threads import Aside
 from support.n09.answers import Scheduler, worker_that
-from support.n09.trials import ERRORS, FAILS_LATER, SHARED, Hasty, ProbeTask, Sight
+from support.n09.trials import ERRORS, FAILS_LATER, SHARED, TWO_SHARE, Hasty, ProbeTask, Sight
 
 
 class Missed(SimpleQueue[Any]):
@@ -46,12 +46,15 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     """Let a scheduler run a clock in which partition j has the task `case[j]` ("idle": none); say what one sees."""
     finalized: list[tuple[ProbeTask, object]] = []
     shared = SHARED in case
-    kinds = [kind for kind in case if kind != SHARED]
-    meeting = None if shared else Barrier(sum(kind != "idle" for kind in kinds), timeout=patience / 2)
-    tasks = {j: ProbeTask(f"task {j}", kind, meeting) for j, kind in enumerate(kinds) if kind != "idle"}
+    kinds = [kind for kind in case if kind not in (SHARED, TWO_SHARE)]
+    sharing = len(kinds) if shared else 2 * (TWO_SHARE in case)
+    own = [0 if j < sharing else j for j in range(len(kinds))]  # by partition: its worker
+    busy = [j for j, kind in enumerate(kinds) if kind != "idle"]
+    meets = {own[j]: j for j in busy}.values()  # the last task of each worker
+    meeting = Barrier(len(meets), timeout=patience / 2)
+    tasks = {j: ProbeTask(f"task {j}", kinds[j], meeting if j in meets else None) for j in busy}
     for task in tasks.values():
         task.finalized = finalized
-    own = [0 if shared else j for j in range(len(kinds))]  # by partition: its worker
     first = Hasty if kinds[0] == "late" else SimpleQueue[Any]
     answers = Missed if shared else first
     queues = {number: (SimpleQueue[Any](), answers()) for number in own}

@@ -291,20 +291,19 @@ def draw_streams(streams: int, threads: int, kernel: int, launch: int, waits: bo
     axes.spines["left"].set_visible(False)
     kernels = [span for span in trace if span.kind == "compute"]
     side = Trace(replace(span, kind=span.label[0]) for span in kernels).overlap("A", "B")
-    title(axes, _finding(trace, streams, threads, kernel, launch, waits, side))
+    title(axes, _finding(trace, streams, threads, kernel, launch, side))
     begun = " ".join(span.label for span in sorted(kernels, key=lambda span: span.start))
     how = f"{streams} streams, launching threads: {threads}; ticks per kernel: {kernel}, per launch: {launch}"
     said = f"{axes.get_title('left')}. {how}. Kernels start in the order {begun}; the last ends at {trace.end:g}."
     return describe(figure, said)
 
 
-def _finding(
-    trace: Trace, streams: int, threads: int, kernel: int, launch: int, waits: bool, side: float
-) -> str:
+def _finding(trace: Trace, streams: int, threads: int, kernel: int, launch: int, side: float) -> str:
     done = f"done at {trace.end:g}"
     if streams == 1:
         return f"One stream runs one kernel at a time, in order of launch: {done}"
-    if waits:
+    without_the_wait = simulate_streams(streams, threads, kernel=kernel, launch=launch)
+    if trace.end > without_the_wait.end:
         why = "B waits for A1"
     elif threads > 1:
         why = "both are launched at once"

@@ -105,6 +105,16 @@ def test_two_threads_wait_as_one_does_for_an_event_that_must_first_be_recorded()
     assert trace.end == simulate_streams(2, 1, kernel=3, launch=1, waits=True).end == 19
 
 
+def test_a_wait_is_a_reason_in_the_title_only_where_b_would_start_sooner_without_it():
+    for threads, kernel, launch in itertools.product((1, 2), (2, 6), (1, 4)):
+        starts = []
+        for waits in (False, True):
+            trace = simulate_streams(2, threads, kernel=kernel, launch=launch, waits=waits)
+            starts += [span.start for span in trace.only(kind="compute") if span.label == "B0"]
+        told = "B waits for A1" in heading(n09.draw_streams(2, threads, kernel, launch, True))
+        assert told == (starts[0] < starts[1])
+
+
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kernel, launch", [(3, 1), (1, 4), (6, 1)])

@@ -82,9 +82,48 @@ def clock_with_error_or(tasks, in_queues, out_queues):
     return batches
 
 
+def clock_that_goes_backwards_unless_all_share(tasks, in_queues, out_queues):
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    all_share = len({id(out_queues[j]) for j in tasks}) == 1
+    return ended(tasks, {j: out_queues[j].get() for j in (tasks if all_share else reversed(tasks))})
+
+
+def clock_without_tasks_that_count_as_false(tasks, in_queues, out_queues):
+    tasks = {j: task for j, task in tasks.items() if task}
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    return ended(tasks, {j: out_queues[j].get() for j in tasks})
+
+
+def clock_without_a_gap(tasks, in_queues, out_queues):
+    first = min(tasks)
+    for task, in_queue in zip(tasks.values(), in_queues[first:], strict=False):
+        in_queue.put(task)
+    return ended(tasks, {j: queue.get() for j, queue in zip(tasks, out_queues[first:], strict=False)})
+
+
+def clock_of_three_at_a_time(tasks, in_queues, out_queues):
+    answers = {}
+    for chunk in batched(tasks, 3):
+        for j in chunk:
+            in_queues[j].put(tasks[j])
+        answers |= {j: out_queues[j].get() for j in chunk}
+    return ended(tasks, answers)
+
+
+def batched(items, many):
+    items = list(items)
+    return [items[start : start + many] for start in range(0, len(items), many)]
+
+
 @pytest.mark.parametrize(
     "check, answer, says",
     [
+        (n09.check_run_clock, clock_that_goes_backwards_unless_all_share, "0: 'batch of task 1', 1: 'batch of task 0'"),
+        (n09.check_run_clock, clock_without_tasks_that_count_as_false, "seen: returned {1: 'batch of task 1'"),
+        (n09.check_run_clock, clock_without_a_gap, "computed by their own worker: 5; seen: tasks computed by their"),
+        (n09.check_run_clock, clock_of_three_at_a_time, "computed together; seen: computed one at a time"),
         (n09.check_run_clock, clock_that_looks_for_each_partition, "all partitions share a queue. Expected: returned"),
         (
             n09.check_run_clock,

@@ -129,6 +129,18 @@ class PretendTensor(Tensor):
         """Return it on the host."""
         return self.gpu.move(self, _CPU, False)
 
+    def new_tensor(  # type: ignore[override]
+        self, data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False
+    ) -> Tensor:
+        """Return a copy of data, of this dtype and in this place unless told otherwise; the host waits for its own."""
+        place = self.device if device is None else gpu_named(device)
+        dtype = dtype or self.dtype
+        if isinstance(data, PretendTensor):
+            made = data.detach().to(place, dtype, copy=True)
+        else:
+            made = self.gpu.move(torch.as_tensor(data, dtype=dtype).clone(), place, non_blocking=False)
+        return made.requires_grad_(requires_grad)
+
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """Go backward from here, as torch does."""
         self.gpu.note_roots([self])

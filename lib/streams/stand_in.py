@@ -136,7 +136,7 @@ _OF_NUMBERS = {torch.tensor, torch.as_tensor, torch.asarray}
 def _asks_for_the_shape_alone(func: Any) -> bool:
     """Return whether it takes no number of its tensor, as zeros_like and new_empty: nothing is copied then."""
     name: str = func.__name__
-    return name.endswith("_like") or (name.startswith("new_") and name != "new_tensor")
+    return name.endswith("_like") or name.startswith("new_")
 
 
 def _plain(x: Any) -> Any:

@@ -29,6 +29,43 @@ def test_what_takes_its_shape_alone_from_a_tensor_elsewhere_copies_nothing():
         assert {str(y.device) for y in (*empty, zeros)} == {"cuda:1"}
 
 
+def new_tensor(x, **place):
+    return x.new_tensor(x, **place)
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, new_tensor])
+def test_what_takes_the_numbers_of_a_tensor_elsewhere_reads_them_there(make):
+    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+        x = torch.arange(3.0, device="cuda:0")
+        began = len(gpu.operations)
+        y = make(x, device="cuda:1")
+        assert str(y.device) == "cuda:1"
+        assert x.region in [region for op in gpu.operations[began:] for region in op.reads]
+        assert y.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("asked, place", [({}, "cuda:1"), ({"device": "cuda:0"}, "cuda:0"), ({"device": "cpu"}, "cpu")])
+def test_new_tensor_is_where_its_tensor_is_unless_told_otherwise_and_the_host_waits_for_the_copy(asked, place):
+    with in_place_of_cuda(PretendGPU(count=2)) as gpu:
+        x = torch.ones(2, dtype=torch.float64, device="cuda:1")
+        began = len(gpu.operations)
+        y = x.new_tensor([1, 2, 3], requires_grad=True, **asked)
+        assert (str(y.device), y.dtype, y.requires_grad, y.tolist()) == (place, torch.float64, True, [1, 2, 3])
+        waits = [op for op in gpu.operations[began:] if op.kind == "synchronize"]
+        assert bool(waits) == (place != "cpu")
+        assert x.new_tensor([1], dtype=torch.int32).dtype == torch.int32
+
+
+def test_what_is_written_in_place_is_read_too_and_an_out_is_only_written():
+    with in_place_of_cuda(PretendGPU()) as gpu:
+        x = torch.ones(3, device="cuda")
+        y = torch.empty(3, device="cuda")
+        x.add_(1)
+        assert (gpu.operations[-1].reads, gpu.operations[-1].writes) == ((x.region,), (x.region,))
+        torch.add(x, 1, out=y)
+        assert (gpu.operations[-1].reads, gpu.operations[-1].writes) == ((x.region,), (y.region,))
+
+
 MODES = ["never", "except_last", "always"]
 
 

@@ -134,7 +134,7 @@ check_pipeline_step = Exercise(
                 "    for _, y in kept if behind is not None else []:\n        dist.send(y.detach(), behind)\n"
                 "    for x, y in kept:\n",
             ),
-            "That is a pipeline one way only: all gradients go back when the last one is there.": (
+            "That is a pipeline one way only: no rank goes back before the one behind has done all its backwards.": (
                 "    for x, y in kept:\n",
                 "    back = []\n    for x, y in kept:\n",
                 "            dist.send(x.grad, before)\n",

@@ -113,6 +113,19 @@ def test_a_loss_of_the_whole_batch_and_gradients_asked_for_by_hand_are_right_too
             (("    return total", "    for p in part.parameters():\n        p.grad *= 2\n    return total"),),
             "its length away",
         ),
+        (
+            (
+                (
+                    "    for x, y in kept:\n",
+                    "    came = []\n    for _, y in kept if behind is not None else []:\n"
+                    "        came.append(torch.empty_like(y))\n        dist.recv(came[-1], behind)\n"
+                    "    for x, y in kept:\n",
+                ),
+                ("            gradient = torch.empty_like(y)\n            dist.recv(gradient, behind)\n", ""),
+                ("y.backward(gradient)", "y.backward(came.pop(0))"),
+            ),
+            "no rank goes back before the one behind has done all its backwards",
+        ),
     ],
 )
 def test_other_wrong_steps_are_told_what_is_seen(changes, says):

@@ -334,9 +334,9 @@ def _fault_of_litter(write: Any, read: Any, path: Path, left: dict[str, bytes], 
         return Fault(said.replace(f"{path.parent}{os.sep}", ""), ("litter", share, behind))
     if not equal(run[0], new_run(6)[0]):
         return "behind a kill and one more save, load gives another state."
-    for content, _ in seen:
-        if content not in (old, new):
-            held = "is not there" if content is None else f"has {len(content):,} bytes of {len(new):,}"
+    for found, _ in seen:
+        if found not in (old, new):
+            held = "is not there" if found is None else f"has {len(found):,} bytes of {len(new):,}"
             return Fault(
                 f"behind a kill that has left {begun}, save again, and for a moment the file at path {held}.",
                 ("litter", "moment", share),

@@ -132,7 +132,7 @@ def _fault_of_rows(where: str, stands: list[Stand], count: int, batch_size: int,
             before = orders.index(order)
             if before < epoch and len(order) >= 8:
                 return f"{where} rank {rank} takes its rows in epoch {epoch} in the order of epoch {before}."
-        longest = max(len(batch) for _, batch in stand.value["seen"])
+        longest = max((len(batch) for _, batch in stand.value["seen"]), default=0)
         if longest > batch_size:
             return f"{where} a batch of rank {rank} has {longest} rows, and batch_size is {batch_size}."
     return ""

@@ -122,7 +122,7 @@ def _fault_of_ticks(where: str, stands: list[Stand], micro_batches: int) -> str:
     for rank, (got, _) in enumerate(stand.value for stand in stands):
         if idle > least + 1e-6:
             return f"{where} rank {rank} idles for {idle:.1%} of the time; it used to be {least:.1%}."
-        if abs(got["idle"] - idle) > 1e-6:
+        if not abs(got["idle"] - idle) < 1e-6:
             return f"{where} rank {rank} says that it idles for {got['idle']:.1%}; it does for {idle:.1%}."
     return ""
 

@@ -5,7 +5,7 @@ A case is one file of this room, case_*.py, with
     job_N        the script as it should be, 30 to 60 lines, run on real ranks by support/n16/warm.py
     sick_N()     the same as the notebook has it; of a healthy case it is the job itself
     fault_of_N   what is wrong with a job, on other data, ranks and seeds than the notebook shows
-    FORECAST_N   an observation at a size that nobody can try here, which only the right cause gives
+    FORECAST_N   an observation at another size, which only the right cause gives
 
 and a line in checks.py. `case` makes an exercise of these.
 """

@@ -312,23 +312,33 @@ def _fault_of_loading_damage_behind_a_kill(read: Any, path: Path, left: dict[str
 
 
 def _fault_of_litter(write: Any, read: Any, path: Path, left: dict[str, bytes], share: float) -> str:
-    """Save and load where a kill has left so much of each file that a save begins; a larger state leaves more."""
+    """Save, watched, and load where a kill has left so much of each file; a larger state leaves more."""
     for name, content in left.items():
         (path.parent / name).write_bytes((2 * content)[: int(share * len(content))])
     begun = "half a file" if share < 1 else "a longer file"
+    old = path.read_bytes()
     try:
-        saved(write, path, new_run(6))
+        seen, _ = _watch(path, lambda: saved(write, path, new_run(6)))
+    except _FolderMade:
+        return FOLDER_MADE
     except Exception as error:
         said = f"after a kill has left an unfinished file, save raises {named(error)}."
         return said.replace(f"{path.parent}{os.sep}", "")
+    new = path.read_bytes()
     run = new_run(7)
     try:
         read(path, *run)
     except Exception as error:
         said = f"behind a kill that has left {begun}, and one more save, load raises {named(error)}."
-        now = path.read_bytes()
-        behind = any(now.startswith(content[: len(content) // 2]) for content in left.values())
+        behind = any(new.startswith(content[: len(content) // 2]) for content in left.values())
         return Fault(said.replace(f"{path.parent}{os.sep}", ""), ("litter", share, behind))
-    return (
-        "" if equal(run[0], new_run(6)[0]) else "behind a kill and one more save, load gives another state."
-    )
+    if not equal(run[0], new_run(6)[0]):
+        return "behind a kill and one more save, load gives another state."
+    for found, _ in seen:
+        if found not in (old, new):
+            held = "is not there" if found is None else f"has {len(found):,} bytes of {len(new):,}"
+            return Fault(
+                f"behind a kill that has left {begun}, save again, and for a moment the file at path {held}.",
+                ("litter", "moment", share),
+            )
+    return ""

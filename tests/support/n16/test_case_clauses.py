@@ -4,12 +4,14 @@ import pytest
 
 from support.kit.mistakes import edited
 from support.n16 import (
+    case_four_numbers,
     case_friday,
     case_longer_rows,
     case_more_rows,
     case_nobody_is_slow,
     case_smaller_card,
     case_three_cuts,
+    case_three_sevenths,
 )
 
 LOSS = "F.mse_loss(model(rows[batch]), targets[batch])"
@@ -30,10 +32,16 @@ ANSWERS = {
     "1 one step an epoch": (case_friday, [("order.split(batch_size)", "[order]")], "has 17 rows, and batch_size is 4"),
     "1 tensors for lists": (case_friday, [("batch.tolist()", "batch")], "a batch in seen is a Tensor"),
     "1 the model itself": (case_friday, [("model.state_dict()", "model")], "leave its last line"),
+    "2 a share of nothing": (case_four_numbers, [("in loader:", "in []:")], "rank 0 says nan"),
     "8 a longest gradient of 0 is left out": (
         case_three_cuts,
         [(NORMED, f"        if max_norm:\n    {NORMED}")],
         "with 4 layers and max_norm = 0.0",
+    ),
+    "9 a share of nothing": (
+        case_three_sevenths,
+        [('"idle": idle', '"idle": float("nan")')],
+        "rank 0 says that it idles for nan",
     ),
     "10 two orders that alternate": (case_nobody_is_slow, IN_TURN, "in the same order in epochs 0 and 2"),
     "11 a mean of nothing": (

@@ -83,6 +83,7 @@ JOINED = (
     "        dist.all_reduce(most, op=dist.ReduceOp.MAX)\n        batches += [order[:0]] * (int(most) - len(batches))\n"
     "        for batch in batches:\n",
 )
+SEEN = ("            seen.append", "            if len(batch):\n                seen.append")
 SUMMED = (
     "F.mse_loss(model(rows[batch]), targets[batch])",
     "F.mse_loss(model(rows[batch]), targets[batch], reduction='sum') / max(1, len(batch))",
@@ -137,7 +138,7 @@ REPAIRS = {
     "1 padded to whole batches": ("job_1", edited(SICK["job_1"], WHOLE)),
     "1 dealt by the sampler": ("job_1", edited(SICK["job_1"], SAMPLED)),
     "1 asked before each step": ("job_1", edited(SICK["job_1"], ENOUGH, ASKED, SAID_SO)),
-    "1 joined with gradients of zero": ("job_1", edited(SICK["job_1"], EMPTY, JOINED, SUMMED)),
+    "1 joined with gradients of zero": ("job_1", edited(SICK["job_1"], EMPTY, JOINED, SUMMED, SEEN)),
     "1 one order of all, weighed by rows": ("job_1", edited(SICK["job_1"], EMPTY, *TOGETHER)),
     "2 gathered": ("job_2", edited(RIGHT["job_2"], GATHERED)),
     "2 in blocks": ("job_2", edited(RIGHT["job_2"], BLOCKS)),

@@ -115,6 +115,9 @@ def test_other_files_are_right_too(answer):
      "is not written in path's folder"),
     (('unfinished = f"{path}.unfinished"', 'os.makedirs(f"{path}s", exist_ok=True)\n    unfinished = f"{path}s/new"'),
      "save makes a folder of its own"),
+    (("    with open(unfinished", "    if os.path.exists(unfinished):\n        os.replace(unfinished, path)\n"
+      "    with open(unfinished"),
+     "behind a kill that has left half a file, save again, and for a moment the file at path has "),
 ])  # fmt: skip
 def test_a_save_is_judged_by_every_moment_of_it(change, told):
     assert told in n16.check_state(edited(built.save, change), built.load).message

@@ -31,7 +31,7 @@ REPEATED = "An index may stand in a list twice, and then its item comes twice."
 ANY_BATCH = "What `collate` makes may be anything, also None: it says nothing of the end."
 EMPTY_LIST = "An empty list of indices is one of the lists, too: `collate([])` makes its batch."
 CACHED = (
-    "An item is loaded whenever its batch comes: a dataset that augments gives another picture in each epoch."
+    "An item is loaded whenever a list names it: a dataset that augments gives another picture each time."
 )
 REUSED = "`collate` may keep the list that it is given: make a new one for each batch."
 SHARED = "Each loader has a dataset, lists and a place of its own."
@@ -109,6 +109,13 @@ def to_tuple(items: Any) -> tuple[Any, ...]:
         why = LAZY if isinstance(items, Iterator) else NO_LIST
         raise Finding(f"`collate` was given a {type(items).__name__}. {why}")
     return tuple(items)
+
+
+class Fresh(TimesTen):
+    """Gives a new object whenever an item is loaded, as a dataset that augments."""
+
+    def __getitem__(self, index: int) -> Any:
+        return [super().__getitem__(index)]
 
 
 class BrokenError(Exception):
@@ -285,7 +292,17 @@ def _fault_of_values(loader: Any) -> str:
                 said = _fault_of_batches(loader, items, indices, batches)
             if said:
                 return f"{case}: {said} {why}"
-    return ""
+    return _fault_of_loads(loader)
+
+
+def _fault_of_loads(loader: Any) -> str:
+    """Say whether an item that is named again is loaded again."""
+    lists = [[3, 3], [0, 3]]
+    items = [item for batch in loader(Fresh(4), Plain(lists), items_alone) for item in batch]
+    different = len(set(map(id, items)))
+    if different == len(items):
+        return ""
+    return f"lists {lists}: of {len(items)} items {different} are different objects. {CACHED}"
 
 
 def _fault_of_batches(loader: Any, items: list[Any], lists: list[list[int]], made: list[Any] | None) -> str:

@@ -105,6 +105,8 @@ guess_who_gains = Guess(
 
 # ---- exercises 3 and 4: the loader with workers
 
+_PER_RESULT = "An order for each result that arrives, also for an early one: then the buffer has no bound."
+_judged = partial(judged, unsaid=(_PER_RESULT, trials.NOT_FOUND))
 _work = partial(edited, work)
 _load = partial(edited, load_in_order)
 _LOADED = "results.put((number, collate([dataset[index] for index in indices]), None))"
@@ -146,7 +148,7 @@ _IN_ORDER = {
             ("while number not in", "hand_out(1)\n            while number not in"),
         ),
     ),
-    "An order for each result that arrives, also for an early one: then the buffer has no bound.": Mistake(
+    _PER_RESULT: Mistake(
         (
             work,
             _load(
@@ -231,7 +233,7 @@ check_order = Exercise(
     reference=(work, load_in_order),
     answers=2,
     name="work and load_in_order",
-    judge=judged(
+    judge=_judged(
         fault_in_order,
         "1 to 4 workers, fast and slow batches, two epochs, real processes: the right order, no place too many, and no "
         "worker left at the end.",
@@ -245,7 +247,7 @@ check_loader = Exercise(
     reference=(work, load_in_order),
     answers=2,
     name="work and load_in_order",
-    judge=judged(
+    judge=_judged(
         fault_to_the_end,
         "an error comes at its batch's turn, nothing hangs after it or after a `break`, and no worker is left.",
     ),

@@ -125,6 +125,20 @@ def test_a_fault_that_tells_a_part_is_known_by_the_whole():
     assert order(lambda: [3, 4, 3]).message == "the order: it begins with 3. You go up and down."
 
 
+def test_a_mistake_that_the_trial_names_itself_is_not_tried_behind_a_wrong_answer():
+    tried = []
+
+    def says_its_number(answer):
+        tried.append(answer())
+        return f"it is {answer()}."
+
+    judge = judged(says_its_number, "", unsaid=("That is prime.",))
+    one = Exercise("one", lambda: 1, judge=judge, mistakes={"it is 2.": lambda: 2, "That is prime.": lambda: 3})
+    assert one(lambda: 4).message == "one: it is 4."
+    assert tried == [4, 3]
+    assert one(lambda: 3).message == "one: it is 3. That is prime."
+
+
 def test_an_exception_of_the_readers_is_told_with_its_case_and_its_line():
     def raises(number):
         return {1: 2}[number]

@@ -206,6 +206,15 @@ def caches(self):
         yield self.collate([kept[index] for index in indices])
 
 
+def caches_for_an_epoch(self):
+    kept = {}
+    for indices in self.batches:
+        for index in indices:
+            if index not in kept:
+                kept[index] = self.dataset[index]
+        yield self.collate([kept[index] for index in indices])
+
+
 def ends_behind_an_index_error(self):
     for indices in self.batches:
         items = []
@@ -299,6 +308,7 @@ def gives_a_map(self):
         (gives_a_tuple, f"`collate` was given a tuple. {alone.NO_LIST}"),
         (gives_a_map, f"`collate` was given a map. {alone.LAZY}"),
         (caches, f"items were loaded 0 times, due are 2. {alone.CACHED}"),
+        (caches_for_an_epoch, f"lists [[3, 3], [0, 3]]: of 4 items 2 are different objects. {alone.CACHED}"),
     ],
 )
 def test_a_wrong_loop_is_told_what_it_did(loop, says):

@@ -288,15 +288,19 @@ def _times(count: int, once: int) -> Cell:
 
 
 @styled
-def draw_agreement(size: int = 10, seeds: Sequence[int] = (0, 0, 0), epoch: int = 0) -> Figure:
+def draw_agreement(size: int = 9, seeds: Sequence[int] = (0, 0, 0), epoch: int = 0) -> Figure:
     """Draw, for ranks that shuffle with `seeds`, each one's order, the share it keeps, and who holds which index.
 
-    As many ranks as seeds; nothing is padded, so that a tower of cells can only come from different orders.
+    As many ranks as seeds. ValueError: they don't divide `size`; padding would be a second holder.
     """
     world = len(seeds)
+    if size % world:
+        raise ValueError(
+            f"{size} samples are no multiple of {plural(world, 'rank')}: give one, nothing is padded then"
+        )
     side = min(0.48, (6.3 - LEFT) / size)
     pitch = 0.54
-    deals = [deal_epoch(size, world, seed=seed, epoch=epoch, pad=False) for seed in seeds]
+    deals = [deal_epoch(size, world, seed=seed, epoch=epoch) for seed in seeds]
     holders: dict[int, list[int]] = defaultdict(list)
     for rank, one in enumerate(deals):
         for index in one.shares[rank]:

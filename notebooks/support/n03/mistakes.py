@@ -84,7 +84,10 @@ OF_SAMPLER = {
         _DRAWN,
         "self.seed + self.rank + self.epoch",
     ),
-    "The seed has no effect: only the epoch has.": (_DRAWN, "self.epoch"),
+    "In epoch 0 seed 4 gives the order of seed 0: an order is drawn from seed + epoch.": (
+        _DRAWN,
+        "self.epoch",
+    ),
     "Seed and epoch are added, nothing else is done with them.": (_DRAWN, "1000 * self.seed + self.epoch"),
     "shuffle=False still shuffles.": ("if self.shuffle:", "if True:"),
     "You gave out the dataset's items: a sampler gives indices, and needs nothing of the dataset but its length.": (

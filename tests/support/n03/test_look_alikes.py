@@ -1,6 +1,7 @@
 """Answers of notebook 03 that look like a famous mistake in their first wrong case, and are none."""
 
 import pytest
+import torch
 
 from support.n03 import checks as n03
 from tests.support.n03.answers import Written, share, written
@@ -33,6 +34,17 @@ def seed_last(self, dataset, num_replicas, rank, shuffle=True, drop_last=False, 
     Written.__init__(self, dataset, num_replicas, rank, shuffle, seed, drop_last)
 
 
+class Multiplied(Written):
+    """Seeds with seed × epoch: in epoch 0 that looks like a seed without effect."""
+
+    def __iter__(self):
+        order = list(range(self.size))
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed * self.epoch)
+            order = torch.randperm(self.size, generator=generator).tolist()
+        return iter(share(order, self.world_size, self.rank, self.drop_last))
+
+
 def instead_of_the_seed(self, epoch):
     self.seed = epoch
 
@@ -49,8 +61,9 @@ def length_the_wrong_way_round(self):
         ("check_share", padded_backwards, "and 50 stands at position 1", "its own first index"),
         ("check_sampler", written(__len__=length_to_the_nearest), "expected 4, got 3", "rounded down"),
         ("check_sampler", written(__init__=rank_wrapped), "No rank is refused", "a part of rank 0's share"),
-        ("check_sampler", written(__init__=seed_last), "seed = 4", "The seed has no effect"),
-        ("check_sampler", written(set_epoch=instead_of_the_seed), "seed = 4", "The seed has no effect"),
+        ("check_sampler", written(__init__=seed_last), "seed = 4", "the order of seed 0"),
+        ("check_sampler", written(set_epoch=instead_of_the_seed), "seed = 4", "the order of seed 0"),
+        ("check_sampler", Multiplied, "In epoch 0 seed 4 gives the order of seed 0", "no effect"),
         ("check_sampler", written(__len__=length_the_wrong_way_round), "len() is rounded down without", "too"),
     ],
 )

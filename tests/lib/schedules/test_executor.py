@@ -19,6 +19,8 @@ from lib import schedules
 from lib.schedules import Action, Schedule, ScheduleError
 from lib.schedules.executor import Executor, run
 from lib.schedules.makers import MAKERS
+from lib.streams import PretendGPU
+from lib.streams.stand_in import in_place_of_cuda
 from tests.lib.models import Function, hooked
 from tests.lib.refusal import refuses
 from tests.lib.schedules.small_stages import data, mlp, plain_grads
@@ -340,6 +342,14 @@ def test_a_loss_is_one_number(loss, found):
 )
 def test_stages_that_do_not_fit_are_refused_before_anything_runs(stages, error, words):
     refuses(error, words, Executor, schedules.gpipe(4, 2), stages)
+
+
+def test_a_rank_computes_on_the_device_where_its_own_stages_are():
+    with in_place_of_cuda(PretendGPU(count=2)):
+        stages = [nn.Linear(2, 2).to(device) for device in ("cuda:1", "cuda:0")]
+        executor = Executor(schedules.gpipe(4, 2), stages)
+        assert [str(device) for device in executor.devices] == ["cuda:1", "cuda:0"]
+        assert [str(stage.weight.device) for stage in stages] == ["cuda:1", "cuda:0"]
 
 
 def test_devices_are_one_for_each_rank():

@@ -166,7 +166,8 @@ COPIES = {
         "    x.record_stream(source)\n    y.record_stream(user)\n",
         "",
     ),
-    "Inside the `with` the copy stream is the current one, so this records the stream that needs no record.": (
+    "What arrives is recorded for the copy stream in which its memory was taken, which needs no record; inside the "
+    "`with` that stream is the current one.": (
         "    user = current_stream(target.device)\n    with source, target:\n",
         "    with source, target:\n        user = current_stream(target.device)\n",
     ),

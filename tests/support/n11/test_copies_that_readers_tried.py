@@ -125,3 +125,8 @@ KEEPING = """ctx.gradient = gradient
 def test_who_keeps_the_gradient_in_place_of_a_record_gives_it_away_with_the_graph():
     _, *answer = edited(COPYING, (BACK, KEEPING), names={"current_stream": current_stream})
     refused(n11.check_copy_wait(*answer), "the copy may last longer", "the weights")
+
+
+def test_a_copy_stream_that_is_recorded_by_its_name_is_not_told_of_what_is_current():
+    _, *answer = edited(COPYING, ("y.record_stream(user)", "y.record_stream(target)"))
+    refused(n11.check_copy_wait(*answer), "recorded for the copy stream in which its memory was taken", "so this")

@@ -230,6 +230,12 @@ def test_a_join_that_got_the_forks_phony_is_not_told_to_be_missing():
     refused(n11.check_halves(*answer), "got the phony of Recompute", "Join is missing")
 
 
+def test_two_recomputes_of_one_pair_are_not_told_to_be_missing():
+    again = "Recompute.apply(phony, shared, function, x)"
+    answer = edited(HALVES, (f"My{again}", f"My{again.replace('phony', f'My{again}')}"))
+    refused(n11.check_halves(*answer), "MyRecompute recomputes, once", "no node of MyRecompute")
+
+
 @pytest.mark.parametrize("end", ["", "0"])
 def test_an_inside_in_a_global_list_is_another_pairs(end):
     changes = (

@@ -68,18 +68,21 @@ class Factor(int):
     __rmul__ = __mul__
 
 
+def no_end(case: str, lines: int, question: str) -> str:
+    """Return what is said of code that has run so many lines."""
+    return f"{case} your code has run {lines:,} lines and has not come to an end: {question}"
+
+
 @contextmanager
-def few_lines() -> Iterator[None]:
-    """End what runs too many lines, where no hash is computed any more. Raises Finding there."""
-    left = iter(range(MOST_LINES))
+def few_lines(most: int, said: str) -> Iterator[None]:
+    """End what runs too many lines. Raises Finding there, with these words."""
+    left = iter(range(most))
     before = sys.gettrace()
 
     def line(_: FrameType, event: str, __: Any) -> Any:
         # At a line only: what is raised while a generator is closed is lost, and nothing counts any more.
         if event == "line" and next(left, None) is None:
-            raise Finding(
-                f"for one number your code has run {MOST_LINES:,} lines and has not come to an end: {SEARCH}"
-            )
+            raise Finding(said)
         return line
 
     def call(frame: FrameType, *_: Any) -> Any:
@@ -153,7 +156,7 @@ def positions_of(inverse: Inverse) -> Callable[..., list[int] | None]:
         places = []
         for number in ids_of(n, seed, rounds):
             hashes.count = 0
-            with few_lines():
+            with few_lines(MOST_LINES, no_end("for one number", MOST_LINES, SEARCH)):
                 places.append(inverse(number, n, given))
             if not _is_whole(places[-1]):
                 raise Finding(

@@ -14,6 +14,7 @@ import numpy as np
 from lib.data.permutation import Ids
 from support.kit.raised import Finding, in_case
 from support.kit.values import NO_RETURN, short
+from support.n04.network import few_lines, no_end
 
 Network: TypeAlias = Callable[[Ids], Ids]
 Walk: TypeAlias = Callable[[Ids, int, Network, int], Any]
@@ -33,6 +34,9 @@ MOST_BYTES = 2**24
 #: Ids and images that need more than 32 bits.
 LARGE_NUMBERS = (3 * 2**31, 33, 8)
 
+#: Lines of Python for the walks of a case; lists that are searched for each id take a half of it at most.
+MOST_LINES_OF_A_CASE = 600_000
+
 LARGE = "No call may hold more than block ids."
 INSIDE = "Each id is to be walked until it is inside range(n)."
 ORDER = "At a place of the result stands the image of the id at this place."
@@ -40,6 +44,7 @@ OWN = "The ids belong to whoever calls: leave them as they are."
 MEMORY = "The numbers may be billions: memory is to be that of the ids."
 CALLS = "A call can take all ids that wait, up to block."
 KEPT = "A result belongs to whoever has asked: later calls leave it as it is."
+NO_IDS = "does each turn of its loop send ids through the network?"
 WASTED = "Only ids that were asked for need go through, each until it is inside."
 
 
@@ -117,10 +122,12 @@ def fault_of_walk(walk: Walk) -> str:
         counted = Counted(network, most=block, calls=20 * sum(passes) + 100)
         case = f"for {len(ids)} ids, n = {n}, a network of {2**bits} places, block = {block}"
         given = ids.copy()
-        with in_case(case):
+        too_many = no_end(f"{case},", MOST_LINES_OF_A_CASE, NO_IDS)
+        with in_case(case), few_lines(MOST_LINES_OF_A_CASE, too_many):
             result, most = _with_memory(
                 partial(walk, given, n, counted, block), len(ids) < n >= FEW_OF_MANY[0]
             )
+        with in_case(case):
             fault = _fault_of_images(result, expected, n)
         if most > MOST_BYTES:
             return f"{case}, it takes {most / 2**20:,.0f} MiB. {MEMORY}"

@@ -337,6 +337,11 @@ def test_a_walk_that_sends_too_many_ids_is_told_so_and_not_that_its_calls_are_sh
         assert "A call can take all" not in n04.check_walk(answer).message
 
 
+def test_a_walk_that_waits_for_ever_for_a_full_call_is_ended():
+    only_full = edited(walk, ("len(outside), block)", "len(outside) - block + 1, block)"))
+    refused(n04.check_walk(only_full), "and has not come to an end")
+
+
 def test_images_kept_from_another_network_are_of_no_use():
     kept = {}
 

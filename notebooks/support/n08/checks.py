@@ -218,7 +218,7 @@ check_turn_early = Exercise(
                     "min(n - j, m)",
                     "min(n, m)",
                 ),
-                "Each rank is one forward short before its first backward.": (
+                "Each rank but the last is one forward short before its first backward.": (
                     "min(n - j, m)",
                     "max(1, min(n - j - 1, m))",
                 ),

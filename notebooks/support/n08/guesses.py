@@ -66,7 +66,6 @@ guess_right_letters = exact_number(
         1: "look at the last one, too",
         0: "look at the first one",
     },
-    whole=True,
     tried=Tried(right=2, wrong=4, known=(["a01", "d01", "d01", "d01"],)),
 )
 """Section 5: how many micro-batches come out right if an inbox holds one."""
@@ -130,7 +129,6 @@ guess_fitting = exact_number(
     "the number of m that fit",
     lambda sizes, n: sum(max(live_activations(gpipe(m, n))) <= m / 2 for m in sizes),
     said={7: "finer pieces, but all of them are held at once"},
-    whole=True,
     tried=Tried(right=0, wrong=7, known=((1, 2, 4, 8, 16, 32, 64, 128), 4)),
 )
 """Section 11: with how many m GPipe fits into memory for half of the batch."""

@@ -60,7 +60,7 @@ def draw_runs(
     who ends first and what is held.
     """
     runs = {name: run_of(each, simulate, **costs) for name, each in orders.items()}
-    held = {name: live(each) for name, each in orders.items()} if live else {}
+    held = {name: [int(peak) for peak in live(each)] for name, each in orders.items()} if live else {}
     counts = [len(run.trace.lanes) for run in runs.values()]
     end = max(run.trace.end for run in runs.values())
     most = max((max(peaks, default=1) for peaks in held.values()), default=1)

@@ -127,6 +127,11 @@ def test_famous_wrong_guesses_are_told_where_they_come_from():
     assert "not the same micro-batches" in n08.guess_right_letters(4, ["a01", "d01", "d01", "d01"]).message
 
 
+def test_a_count_that_is_no_whole_number_is_not_taken_for_the_next_one():
+    assert "You said 2.4;" in n08.guess_right_letters(2.4, ["a01", "d01", "d01", "d01"]).message
+    assert "You said 0.4;" in n08.guess_fitting(0.4, (1, 2, 4), 4).message
+
+
 # ---- what is held
 
 

@@ -74,6 +74,8 @@ def test_one_forward_short_is_known_also_where_the_last_rank_begins_with_a_backw
     said = n08.check_turn_early(short).message
     assert "one forward short" in said
     assert "each other" not in said  # one rank waits for nobody else
+    at_least_one = edited(solved.turn_early, ("min(n - j, m)", "max(1, min(n - j - 1, m))"))
+    assert "Each rank but the last is one forward short" in n08.check_turn_early(at_least_one).message
 
 
 def test_only_one_order_holds_so_little_in_that_time():

@@ -90,10 +90,10 @@ def one_rank_after_the_other(
 
 
 class WatchedReplica(nn.Sequential):
-    """A small model that keeps what its forwards were given, and which backwards went through it."""
+    """A small model, of layers in layers, that keeps what its forwards were given, and which backwards went through."""
 
     def __init__(self) -> None:
-        super().__init__(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+        super().__init__(nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 3))
         self.forget()
 
     def forget(self) -> None:

@@ -146,6 +146,10 @@ def using_up_needs(tasks):
     return times
 
 
+def lanes_by_their_first_letter(tasks):
+    return by_rounds([(name, lane[0], seconds, needs) for name, lane, seconds, needs in tasks])
+
+
 def with_a_task_more(tasks):
     return by_rounds(tasks) | {"end": (0, 0)}
 
@@ -158,6 +162,7 @@ def with_a_task_more(tasks):
         (waiting_for_four, "w in lane c runs from 10 to 11, not from 3 to 4"),
         (using_up_tasks, "your function has changed its argument tasks, which is [] afterwards"),
         (using_up_needs, "your function has changed its argument tasks"),
+        (lanes_by_their_first_letter, "y in lane gpu 1 runs from 0 to 3, not from 2 to 5"),
         (with_a_task_more, "'end' is no task"),
     ],
 )

@@ -1,0 +1,47 @@
+"""A step is that of any model: one that knows the notebook's row of layers only is refused."""
+
+import pytest
+from torch import nn
+from torch.nn import functional as F
+
+from support.n00.checks import check_step
+
+
+def of_layers(layers_of):
+    """Make a step that moves the weights of some layers of each replica."""
+
+    def step(replicas, batches, lr):
+        for replica, (rows, labels) in zip(replicas, batches, strict=True):
+            replica.zero_grad()
+            F.cross_entropy(replica(rows), labels).backward()
+        for same in zip(*map(layers_of, replicas), strict=True):
+            for name in ("weight", "bias"):
+                weights = [getattr(layer, name) for layer in same]
+                mean = sum(weight.grad for weight in weights) / len(weights)
+                for weight in weights:
+                    weight.data -= lr * mean
+
+    return step
+
+
+def linear(layers):
+    return [layer for layer in layers if isinstance(layer, nn.Linear)]
+
+
+def test_a_layer_may_be_found_at_any_depth():
+    verdict = check_step(of_layers(lambda replica: linear(replica.modules())))
+    assert verdict, verdict
+
+
+@pytest.mark.parametrize(
+    "layers_of, told",
+    [
+        (linear, "after step 1 weight 0 of rank 0 is"),
+        (lambda replica: (replica[0], replica[2]), "your code raised"),
+    ],
+)
+def test_layers_in_a_row_are_not_every_model(layers_of, told):
+    verdict = check_step(of_layers(layers_of))
+    assert verdict.status == "wrong"
+    assert told in verdict.message
+    assert "No weight has moved" not in verdict.message

@@ -28,8 +28,8 @@ NORMED = "        nn.utils.clip_grads_with_norm_(stage.parameters(), max_norm, s
 
 #: Case, edits of the right job, and what is said.
 ANSWERS = {
-    "1 a short step as if it were full": (case_friday, [(LOSS, OF_A_FULL_STEP)], "from that of one process"),
     "1 one step an epoch": (case_friday, [("order.split(batch_size)", "[order]")], "has 17 rows, and batch_size is 4"),
+    "1 a short step as if it were full": (case_friday, [(LOSS, OF_A_FULL_STEP)], "from that of one process"),
     "1 tensors for lists": (case_friday, [("batch.tolist()", "batch")], "a batch in seen is a Tensor"),
     "1 the model itself": (case_friday, [("model.state_dict()", "model")], "leave its last line"),
     "2 a share of nothing": (case_four_numbers, [("in loader:", "in []:")], "rank 0 says nan"),

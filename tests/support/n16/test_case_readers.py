@@ -411,6 +411,7 @@ def test_an_answer_of_a_reader_is_refused_and_told_nothing_untrue(answer):
     assert not untrue or untrue not in verdict.message
 
 
+@pytest.mark.costly
 def test_two_orders_that_alternate_are_not_new_ones():
     job = edited(check_job_1.reference[0], ("1000 * epoch + rank", "1000 * (epoch % 2) + rank"))
     message = check_job_1(job, check_job_1.reference[1]).message

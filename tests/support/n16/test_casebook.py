@@ -158,8 +158,8 @@ def test_repairs_of_other_kinds_are_right(repair):
 
 
 @pytest.mark.parametrize("given, told", [
-    (None, "still the stub: forecast_1"), ("a", "2 numbers in parentheses, not 'a'"),
-    (33, "2 numbers in parentheses"), ((33, 11), "(33, 11) is not what comes out there"),
+    (None, "still the stub: forecast_1"), ((33, 11), "(33, 11) is not what comes out there"),
+    (33, "2 numbers in parentheses"), ("a", "2 numbers in parentheses, not 'a'"),
     ((33, True), "2 numbers in parentheses"), ((33, 9), "(33, 9) is not what comes out there"),
     ([33, 10.0], "✓"),
 ])  # fmt: skip

@@ -36,8 +36,8 @@ class DeferredBatchNorm(_BatchNorm):
     """Normalise each micro-batch as nn.BatchNorm1d, 2d and 3d do; track the running statistics of whole mini-batches.
 
     A mini-batch ends at its `chunks`-th micro-batch; inside `mini_batch(…)`, as in a GPipe, at the end of the block,
-    however many there were. A recomputed micro-batch is not counted again. What is gathered is no buffer: a state dict
-    has the keys of nn.BatchNorm and can be loaded from one to the other.
+    however many there were. What lib's own checkpoint recomputes is not counted again; what torch's does, is. What is
+    gathered is no buffer: a state dict has the keys of nn.BatchNorm and can be loaded from one to the other.
     """
 
     running_mean: Tensor

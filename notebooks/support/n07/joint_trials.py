@@ -98,6 +98,7 @@ def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # of the step before
     handed = list(parts)
+    numbers = [part.clone() for part in parts]
     kept = Kept(model)
     got = answer(model, handed, loss_of)
     if got is None:
@@ -118,6 +119,8 @@ def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple
         return f"right gradient, but the loss is {float(got):.7g}, the whole batch's {loss.item():.7g}."
     if len(handed) != len(parts) or any(now is not part for now, part in zip(handed, parts, strict=True)):
         return "right gradient, but your list of parts is no longer what it was."
+    if not all(map(torch.equal, parts, numbers)):
+        return "right gradient, but the caller's parts have other numbers now."
     return fault_of_rows(parts) or kept.fault()
 
 

@@ -307,6 +307,7 @@ def without_backward(model, parts, loss_of):
         (reentrant, "the caller's parts have a .grad now"),
         (without_backward, "a frozen weight ends with a .grad"),
         (edited(accumulate_jointly, (LAST, f"parts.clear(); {LAST}")), "your list of parts is no longer what it was"),
+        (edited(accumulate_jointly, (LAST, f"[part.zero_() for part in parts]; {LAST}")), "other numbers now"),
         (
             edited(accumulate_jointly, (CLEARED, f"{CLEARED}; [w.requires_grad_(True) for w in model.parameters()]")),
             "a frozen weight requires a gradient now",

@@ -209,15 +209,6 @@ def test_what_a_prefetcher_or_a_pipeline_cannot_work_with_is_told_at_once(make, 
         make(*arguments)
 
 
-def test_a_pipeline_says_what_it_is():
-    assert repr(StreamPipeline(torch.tanh, 4, device="cpu", depth=3)) == (
-        "<StreamPipeline: 4 chunks, depth 3, one after the other, on a CPU>"
-    )
-    assert (
-        repr(StreamPipeline(torch.tanh, 4, device=PretendGPU())) == "<StreamPipeline: 4 chunks, depth 2, three streams>"
-    )
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_told_at_once():
     with pytest.raises(RuntimeError, match="no CUDA device"):

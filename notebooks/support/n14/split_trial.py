@@ -141,6 +141,8 @@ class _Trial:
             return f"I costs {cost:g} matrix products, expected 1, that for x's gradient: the weights' one is W's."
         if cost < 0.5:
             return "I costs no matrix product, expected 1: write the sum as one, with @."
+        if found.requires_grad:
+            return "the gradient of x requires a gradient itself, which autograd's doesn't."
         if found.is_inference():
             return (
                 "the gradient of x is an inference tensor: who changes it in place later gets a RuntimeError. "
@@ -286,9 +288,11 @@ class _Trial:
             if more > 0:
                 return f"from I to W {more} bytes are kept beside x and a gradient that is expanded, as after a sum."
             waiting.pop()()
-        expected = gradient.T @ x.detach()
-        if weight.grad is None or not torch.allclose(weight.grad, expected):
-            return "in float64 the gradient of the weights is not autograd's."
+        of_x = gradient @ weight.detach()
+        of_weights = gradient.T @ x.detach()
+        for whose, got, expected in (("x", found, of_x), ("the weights", weight.grad, of_weights)):
+            if got is None or not torch.allclose(got, expected, rtol=0, atol=1e-12):
+                return f"in float64 the gradient of {whose} is not autograd's."
         return ""
 
     def fault_while_the_output_lives(self) -> str:

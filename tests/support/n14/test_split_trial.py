@@ -81,6 +81,30 @@ def test_a_gradient_that_asks_for_one_itself_but_has_no_graph_is_not_told_of_a_g
     assert "graph" not in message and "no_grad" not in message
 
 
+@pytest.mark.parametrize(
+    "asks",
+    [
+        RETURN.replace("gradient @ weight", "(gradient @ weight).requires_grad_()"),
+        f"with torch.enable_grad():\n            {RETURN}",
+    ],
+)
+def test_a_gradient_of_x_that_asks_for_one_itself_is_refused(asks):
+    answer = edited(solved.SplitLinear, (RETURN, asks))
+    assert "the gradient of x requires a gradient itself" in n14.check_split(answer).message
+
+
+@pytest.mark.parametrize(
+    ("whole", "rounded", "whose"),
+    [
+        ("gradient.T @ x", "(gradient.T.float() @ x.float()).to(x.dtype)", "the weights"),
+        ("gradient @ weight,", "(gradient.float() @ weight.float()).to(x.dtype),", "x"),
+    ],
+)
+def test_a_gradient_that_is_rounded_to_single_precision_is_refused(whole, rounded, whose):
+    answer = edited(solved.SplitLinear, (whole, rounded))
+    assert f"in float64 the gradient of {whose} is not autograd's" in n14.check_split(answer).message
+
+
 def test_who_takes_another_micro_batchs_function_out_of_the_list_is_told_so():
     """It calls both later, so that nothing is lost; but the other one is no longer there to be called."""
     answer = edited(

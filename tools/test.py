@@ -5,7 +5,7 @@
     make test FAST=1     lib, its properties, the tools: no notebook and no room of one, no browser, no real ranks
     make prove           what that leaves out (tests/conftest.py): full sizes, all cases, what is costly
 
-Two cores share everything: five processes for the units, since many a test waits for a rank. Beside them run, one after
+Two cores share everything: four processes for the units, since many a test waits for a rank. Beside them run, one after
 another, the cells of notebooks, browsers and simulated GPUs, which mostly wait. All are through at about the same time.
 So whatever is compared must hold on a busy machine too; what a notebook only measures is shown, not compared.
 
@@ -38,9 +38,10 @@ from tools import lab
 from tools.execute import ENVIRONMENT, SHARED_CORES
 from tools.project import ROOT, find, notebooks
 
-FOLDERS = ["lib", "support", "tools", "site", "property", "notebooks", "gpu"]
+#: The tools begin: the longest test of all is one of theirs, the type checker, and at the end it would run alone.
+FOLDERS = ["tools", "lib", "support", "site", "property", "notebooks", "gpu"]
 #: Who is through takes over half of what another has left. When a worker dies, its test fails and another goes on.
-BOTH_CORES = ["-n", "5", "--dist", "worksteal"]
+BOTH_CORES = ["-n", "4", "--dist", "worksteal"]
 #: Without real ranks few tests wait, and a process takes 10 seconds of a core to import and to collect.
 FEW_WAIT = ["-n", "3", "--dist", "worksteal"]
 #: The cells of a notebook share a kernel. Elsewhere never: when a worker dies so, xdist 3.8 waits for ever (its 1378).

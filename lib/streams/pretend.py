@@ -174,10 +174,10 @@ class PretendGPU:
     def adopt(
         self, plain: Tensor, device: torch.device = _CPU, *, name: str = "", pinned: bool = False
     ) -> PretendTensor:
-        """Return the tensor as one in new memory: of a device, or the host's with this name."""
+        """Return the tensor as one in new memory: of a device, or the host's, called so."""
         size = max(1, -(-plain.untyped_storage().nbytes() // _UNIT)) * _UNIT
         if device == _CPU:
-            block = Block(name or f"host {next(self._pools.names)}", _CPU, size, HOST, pinned)
+            block = Block(self._pools.name_on_host(name), _CPU, size, HOST, pinned)
         else:
             block = self._pools.take(size, device, self.current_stream(device.index).name)
         return PretendTensor.of(plain, self, block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count, product
 from string import ascii_uppercase
@@ -39,6 +40,14 @@ class Pools:
         self._operations = operations
         self._clocks = clocks
         self._free: list[tuple[Block, VectorClock]] = []  # with what its users must have done
+        self._on_host = Counter[str]()  # how many blocks have been given this name
+
+    def name_on_host(self, wanted: str) -> str:
+        """Return a name for memory of the host, with a number behind it where there is such a block already."""
+        name = wanted or f"host {next(self.names)}"
+        self._on_host[name] += 1
+        number = self._on_host[name]
+        return name if number == 1 else f"{name} ({number})"
 
     def take(self, size: int, device: torch.device, stream: str) -> Block:
         """Return a block of a stream's pool, or a new one; it goes back when nobody holds it any more."""

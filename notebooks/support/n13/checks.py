@@ -82,7 +82,7 @@ guess_blocks = exact_number(
     said={
         12: "as without a bound: there it is record_stream that holds the blocks back",
         3: "that is with a user who keeps the name of the last one",
-        4: "so many with a bound on the host; here nothing holds a block back",
+        4: "so many at most with a bound on the host; here nothing holds a block back",
         1: "the next one must arrive while this one is in use",
     },
     tried=Tried(right=2, wrong=12),
@@ -273,9 +273,11 @@ check_streamed = Exercise(
         for edge, number in zip(EDGES, "123405", strict=True)
     }
     | {
-        "C1 waits for F0, and need not (both are in stream compute)": partial(stream_chunks, streams=1),
+        "C1 waits for F0: both are in stream compute, which runs in order.": partial(
+            stream_chunks, streams=1
+        ),
         "C2 waits for D0, and need not": partial(stream_chunks, after="D"),
-        "C1 waits for F0, and need not: it uses and overwrites nothing of F0": partial(
+        "C1 waits for D0: both are in stream copy in, which runs in order.": partial(
             stream_chunks, streams=2
         ),
         "C1 waits for F0, because it writes the block that F0 reads. Take two buffers": partial(

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from lib.streams.pretend import PretendGPU
-from lib.streams.pretend_tensor import PretendTensor
 from lib.streams.races import HOST, Operation, find_races, happens_before
 from support.devices import same_program
 from support.kit.exercise import Exercise
@@ -56,20 +54,6 @@ UNKNOWN = dict.fromkeys(
 BEHIND = (
     " That is behind your last line: then the block is in the pool of its stream, and whoever asks gets it."
 )
-
-
-class OneNameEach(PretendGPU):
-    """A PretendGPU on which two tensors of the host are two, also where a program gives both the same name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.named = Counter[str]()
-
-    def host(self, x: Tensor, name: str = "input", *, pinned: bool = True) -> PretendTensor:
-        """Return the tensor as one that this GPU knows."""
-        self.named[name] += 1
-        count = self.named[name]
-        return super().host(x, name if count == 1 else f"{name} ({count})", pinned=pinned)
 
 
 @dataclass
@@ -119,7 +103,7 @@ class _Seen:
 
 def run_exhibit(exhibit: Callable[..., Any], passed_on: bool) -> _Seen:
     """Run an exhibit on a PretendGPU. passed_on: behind it, somebody else gets the memory of each of its streams."""
-    gpu = OneNameEach()
+    gpu = PretendGPU()
     result = exhibit(gpu, 0.0)
     if result is not None and not isinstance(result, Tensor):
         return _Seen(gpu.operations, result)

@@ -253,16 +253,18 @@ class _Seen:
         launched = list(self.named)
         extra.sort(key=lambda pair: launched.index(pair[1].label))
         for earlier, later in extra:
+            waits = f"{later.label} waits for {earlier.label}"
+            if earlier.lane == later.lane:
+                return f"{waits}: both are in stream {earlier.lane}, which runs in order."
             if _read(earlier) & _written(later):  # so with these blocks the wait is needed
-                why = f"because it writes the block that {earlier.label} reads"
                 holding = "Hold the output in a variable until the next one exists"
                 way = holding if later.label[0] == "F" else "Take two buffers"
-                return f"{later.label} waits for {earlier.label}, {why}. {way}: if two blocks take turns, it need not."
+                why = f"because it writes the block that {earlier.label} reads"
+                return f"{waits}, {why}. {way}: if two blocks take turns, it need not."
         if not extra:
             return ""
         earlier, later = extra[0]
-        same = f" (both are in stream {earlier.lane})" if earlier.lane == later.lane else ""
-        waits = f"{later.label} waits for {earlier.label}, and need not{same}"
+        waits = f"{later.label} waits for {earlier.label}, and need not"
         return f"{waits}: it uses and overwrites nothing of {earlier.label}."
 
 

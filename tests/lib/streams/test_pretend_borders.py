@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lib.streams import PretendGPU
+from lib.streams import PretendGPU, find_races
 
 
 def test_what_is_pinned_is_pinned_already():
@@ -12,6 +12,22 @@ def test_what_is_pinned_is_pinned_already():
     assert x.pin_memory() is x
     assert gpu.host(x, "another name") is x
     assert not gpu.operations
+
+
+def test_two_tensors_of_the_host_are_two_also_if_they_are_given_one_name():
+    gpu = PretendGPU()
+    side = gpu.new_stream()
+    for new in (
+        lambda: gpu.host(torch.ones(4)),
+        lambda: gpu.host(torch.ones(4), "batch"),
+        lambda: gpu.pinned((4,), torch.float32),
+    ):
+        first = new()
+        second = new()
+        with gpu.use_stream(side):
+            first.to(gpu.device, non_blocking=True)
+        second.fill_(2.0)
+    assert not find_races(gpu.operations)
 
 
 def test_streams_and_memory_of_two_gpus_do_not_mix():

@@ -46,6 +46,19 @@ def test_the_host_may_wait_for_all_streams_in_one_call():
         assert verdict.status == "right", verdict.message
 
 
+def in_one_stream(gpu, stage, chunks, results):
+    """Do all in the stream that computes; each input's block is the next one's."""
+    for chunk, result in zip(chunks, results, strict=True):
+        result.copy_(stage(chunk.to(gpu.device, non_blocking=True)), non_blocking=True)
+    gpu.synchronize()
+
+
+def test_in_one_stream_it_is_the_stream_that_makes_them_wait_whatever_the_blocks():
+    message = n13.check_streamed(in_one_stream).message
+    assert "C1 waits for F0: both are in stream compute, which runs in order" in message
+    assert "Take two buffers" not in message
+
+
 @pytest.mark.parametrize(
     "says, edits",
     [

@@ -224,7 +224,7 @@ def _lengths(*of_stages: Sequence[float | None], kind: torch.dtype = torch.float
 
 #: What is told of each: its name, the gradients of its stages, the largest norm that is allowed.
 _CLIPPED: tuple[tuple[str, Callable[[], Stages], float], ...] = (
-    ("2 stages of norm 5 and 12, max_norm 1", lambda: _lengths([3.0, 4.0], [12.0]), 1.0),
+    ("2 stages of norm 5 and 12, max_norm 2", lambda: _lengths([3.0, 4.0], [12.0]), 2.0),
     ("stages of norm 3, 0.5 and 6, max_norm 2", lambda: _lengths([3.0], [0.3, 0.4], [6.0]), 2.0),
     ("2 stages of norm 0.8 each, max_norm 1", lambda: _lengths([0.8], [0.8]), 1.0),
     ("2 stages of norm 3 and 4, max_norm 7", lambda: _lengths([3.0], [4.0]), 7.0),

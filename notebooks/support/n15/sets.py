@@ -39,7 +39,7 @@ class _WrittenAsCalls(ast.NodeTransformer):
 
 
 def _hangs_on_addresses(node: ast.AST) -> bool:
-    is_named = isinstance(node, ast.Name) and node.id in ("set", "hash", "id")
+    is_named = isinstance(node, ast.Name) and node.id in ("set", "frozenset", "hash", "id")
     return is_named or isinstance(node, (ast.Set, ast.SetComp))
 
 
@@ -53,7 +53,8 @@ def with_sets_in_another_order(answer: Callable[..., Any]) -> Callable[..., Any]
         return answer
     tree = ast.fix_missing_locations(_WrittenAsCalls().visit(tree))
     ast.increment_lineno(tree, answer.__code__.co_firstlineno - 1)
-    space = {**answer.__globals__, "set": _LastFirst, "hash": _other_hash, "id": _other_hash}
+    others = {"set": _LastFirst, "frozenset": _LastFirst, "hash": _other_hash, "id": _other_hash}
+    space = {**answer.__globals__, **others}
     exec(compile(tree, answer.__code__.co_filename, "exec"), space)
     other: Callable[..., Any] = space[answer.__name__]
     return other

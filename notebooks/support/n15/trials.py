@@ -141,7 +141,7 @@ def fault_of_follow(answer: Any) -> str:
         found = job.fault(step, where)
         if found and _only_early(step, _TinyJob(n, m, job.left, at_once=True)):
             found = f"{found} With recv in place of irecv it is right: a tensor is used before its message is there."
-        found = found or job.fault_of_order(table) or job.fault_of_ticks(table)
+        found = found or job.fault_of_number() or job.fault_of_order(table) or job.fault_of_ticks(table)
         if found:
             return _in(where, found)
     return ""

@@ -192,8 +192,9 @@ def test_who_waits_for_a_send_before_the_next_one_is_not_told_that_nobody_sends(
 
 
 def test_a_tensor_is_no_plain_number_and_who_clips_leaves_the_weights_alone():
-    verdict = n15.check_pipeline_step(edited(pipeline_step, ("y.item()", "y.detach()")))
-    assert "a tensor, and no number" in verdict.message
+    for check, answer in ((n15.check_pipeline_step, pipeline_step), (n15.check_follow, follow)):
+        verdict = check(edited(answer, ("y.item()", "y.detach()")))
+        assert "a tensor, and no number" in verdict.message
 
     def weights_too(parameters, max_norm, group, dist):
         own = list(parameters)
@@ -276,8 +277,9 @@ def average_of_one_type(gradients, replicas, group, dist):
 
 
 def test_types_in_the_order_of_a_set_do_not_meet_in_two_processes():
-    for types in ("{gradient.dtype for gradient in gradients}", "set(gradient.dtype for gradient in gradients)"):
-        wrong = edited(of_a_set, ("{gradient.dtype for gradient in gradients}", types))
+    types = "{gradient.dtype for gradient in gradients}"
+    for kind in (types, f"set({types[1:-1]})", f"frozenset({types[1:-1]})"):
+        wrong = edited(of_a_set, (types, kind))
         verdict = n15.check_average(wrong)
         assert verdict.status == "wrong"
         assert "float32 and float64: your code raised ValueError: collective 0: " in verdict.message
@@ -416,10 +418,17 @@ def test_who_adds_up_no_numbers_is_told_that_this_gives_an_int():
     assert verdict.message.endswith(said)
 
 
-def test_who_adds_up_largest_numbers_is_not_told_of_a_mean():
-    verdict = n15.check_clip(edited(clip, ("gradient.pow(2).sum()", "gradient.abs().max() ** 2")))
+@pytest.mark.parametrize(
+    "old, new, reason",
+    [
+        ("gradient.pow(2).sum()", "gradient.abs().max() ** 2", "no mean"),
+        ("(max_norm / norm)", "((max_norm / norm) ** 2)", "The root comes after the sum."),
+    ],
+)
+def test_who_clips_in_another_wrong_way_is_not_told_of_a_famous_one(old, new, reason):
+    verdict = n15.check_clip(edited(clip, (old, new)))
     assert verdict.status == "wrong"
-    assert "no mean" not in verdict.message
+    assert reason not in verdict.message
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,10 @@ def test_what_the_notebook_says_of_its_eight_rows_and_of_one_sequence_or_less_me
     one_card = level(1)
     assert all(4 in one_card[False, waits] for waits in (False, True))
     assert [1 in one_card[False, waits] for waits in (False, True)] == [True, False]
-    for less in ({"largest": 1}, {"memory": 64e9}):
-        assert [key for key, among in level(1, **less).items() if 1 in among] == [(True, False)]
+    for less, beside in (({"largest": 1}, [1, 2, 4]), ({"memory": 64e9}, [1])):
+        assert {key: among for key, among in level(1, **less).items() if 1 in among} == {(True, False): beside}
+    recomputed = every_plan(512, machine=Machine(memory=64e9), largest=2, only_1f1b=True, gather_waits=False)[0]
+    assert (recomputed.size, recomputed.recompute) == (2, True)
 
 
 def step_of_zero_3(m, forward, backward, gather, reduce, layers) -> float:

@@ -18,16 +18,17 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 
+from lib.runtime.partitions import HOOKS
+
 
 def dotted(module: nn.Module, attribute: str) -> str:
     """Return how a message names an attribute: Dropout.p."""
     return f"{type(module).__name__}.{attribute}"
 
 
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _PARTS = ("_modules", "_parameters")
-_TABLES = (*_HOOKS, *_PARTS)
-_hooks_of = attrgetter(*_HOOKS)
+_TABLES = (*HOOKS, *_PARTS)
+_hooks_of = attrgetter(*HOOKS)
 _parts_of = attrgetter(*_PARTS)
 _PLAIN = frozenset((bool, int, float, complex, str, type(None), torch.dtype))
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType)
@@ -59,7 +60,7 @@ def _facts_of(module: nn.Module) -> Facts:
         settings={name: value for name, value in settings.items() if value is not _MISSING},
         layers=dict(zip(layers, map(id, layers.values()), strict=True)),
         parameters=dict(zip(parameters, map(id, parameters.values()), strict=True)),
-        hooks={number: table for table, hooks in zip(_HOOKS, _hooks_of(module), strict=True) for number in hooks},
+        hooks={number: table for table, hooks in zip(HOOKS, _hooks_of(module), strict=True) for number in hooks},
     )
 
 

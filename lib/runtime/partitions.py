@@ -14,6 +14,10 @@ from torch.nn.modules.batchnorm import _NormBase
 from lib.arguments import integer
 
 
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+"""Where a module has what is called beside its forward and its backward."""
+
+
 class BalanceError(ValueError):
     """A balance that does not fit the module; the message ends with the way to one that does."""
 
@@ -51,7 +55,7 @@ def _only_calls_its_layers(module: nn.Module) -> bool:
         return False
     if type(module).forward is not nn.Sequential.forward:
         return False
-    return not module._forward_hooks and not module._forward_pre_hooks
+    return not any(getattr(module, hooks) for hooks in HOOKS)
 
 
 def verify_module(module: nn.Sequential) -> None:

@@ -89,6 +89,21 @@ def test_nested_sequentials_are_flattened_on_request():
     refuses(TypeError, "Linear", flatten_sequential, nn.Linear(1, 1))
 
 
+HOOKS = ["register_forward_hook", "register_forward_pre_hook"]
+HOOKS += ["register_full_backward_hook", "register_full_backward_pre_hook"]
+
+
+@pytest.mark.parametrize("register", HOOKS)
+def test_a_nested_sequential_that_calls_a_hook_stays_whole(register):
+    nested = nn.Sequential(nn.Sequential(nn.Linear(1, 1), nn.Tanh()))
+    called = []
+    getattr(nested[0], register)(lambda *given: called.append(len(given)))
+    flat = flatten_sequential(nested)
+    assert [*flat] == [nested[0]]
+    flat(torch.ones(1, 1, requires_grad=True)).sum().backward()
+    assert len(called) == 1
+
+
 def shared_parameter():
     first = nn.Sequential(nn.Linear(1, 1))
     second = nn.Sequential(nn.Linear(1, 1))

@@ -157,8 +157,9 @@ check_ddp = Exercise(
                 "grad.copy_(",
                 "grad.add_(",
             ),
-            "What you read before the handle's wait() is your own gradient.": ("handle.wait()", "pass"),
-            "The means are computed, and never put into parameter.grad.": (
+            "You have read your own gradient: the sum stands in the tensor that all_reduce was given, once its "
+            "handle's wait() has returned.": ("handle.wait()", "pass"),
+            "Nothing puts the means into parameter.grad.": (
                 "parameter.grad.copy_(mean.view_as(parameter))",
                 "pass",
             ),
@@ -266,7 +267,7 @@ check_shard = Exercise(
                 "    pass",
             ),
             "The optimizer has moved `own`, and `weights` has not heard of it.": (_PUT_BACK, ""),
-            "What is handed round is the gradient: everyone needs the new weights.": (
+            "What is handed round does not reach `weights`: everyone needs the new ones.": (
                 "all_gather(weights, dist)",
                 "all_gather(gradient, dist)",
             ),
@@ -276,7 +277,7 @@ check_shard = Exercise(
                 "weights.tensor_split(world)[rank]",
                 "weights.tensor_split(world)[0]",
             ),
-            "The optimizer has moved before it had the gradient of this step.": (
+            "Your optimizer.step() comes before own.grad is that of this step.": (
                 f"    own.grad = {_OWN_GRADIENT}\n    optimizer.step()",
                 f"    optimizer.step()\n    own.grad = {_OWN_GRADIENT}",
             ),

@@ -158,6 +158,12 @@ EatsTheLimits = edited(
 NamesOne = edited(built.MyDDP, ("{', '.join(missing)}", "{missing[0]}"))
 BytesForValues = edited(built.MyDDP, ("(trained[::-1], limits)", "(trained[::-1], [each // 8 for each in limits])"))
 WaitsForNone = edited(built.MyDDP, ("self.dist.all_reduce(flat, async_op=True)", "self.dist.all_reduce(flat)"))
+SumsACopy = edited(built.MyDDP, ("all_reduce(flat, async_op=True)", "all_reduce(flat.clone(), async_op=True)"))
+OnlyWaits = edited(
+    built.MyDDP,
+    ("(flat / self.dist.get_world_size())", "flat"),
+    ("parameter.grad.copy_(mean.view_as(parameter))", "pass"),
+)
 
 
 class RemembersTheLastStep:
@@ -218,6 +224,8 @@ class KnowsOnlyTheLast(RemembersTheLastStep):
         (RemembersTheLastStep, "ask first whether all are, in this step"),
         (KnowsOnlyTheLast, "A lambda in a loop sees the variable's last value"),
         (WaitsForNone, "gives no handle"),
+        (SumsACopy, "the sum stands in the tensor that all_reduce was given"),
+        (OnlyWaits, "Nothing puts the means into parameter.grad"),
     ],
 )
 def test_a_ddp_that_a_reader_has_written_is_refused_with_a_sentence_that_is_true_of_it(answer, told):

@@ -13,7 +13,6 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from lib.arguments import integer
 
-
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 """Where a module has what is called beside its forward and its backward."""
 

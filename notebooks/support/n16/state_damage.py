@@ -35,7 +35,7 @@ def fault_of_damage(write: Any, read: Any, path: Path) -> str:
     damaged = [("that was cut off", content[:size]) for size in sizes]
     everywhere = [*range(6), *range(len(content) // 3, len(content), len(content) // 40)]
     for place in [*_places_of_parts(content, run), *everywhere]:
-        flipped = bytes([content[place] ^ 64])
+        flipped = bytes([content[place] ^ 1])  # a digit stays one
         damaged.append(("with one byte changed", content[:place] + flipped + content[place + 1 :]))
     for what, bad in damaged:
         alone.write_bytes(bad)

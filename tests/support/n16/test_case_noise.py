@@ -17,6 +17,7 @@ ANSWERS = {
     "the sum": (SEEDED, f"{SEEDED}    torch.manual_seed(seed + rank)\n"),
     "one or the other": (SEEDED, f"{SEEDED}    torch.manual_seed(seed ^ rank)\n"),
     "the epoch added to the seed": (EPOCH, f"        torch.manual_seed((seed + epoch) * world + rank)\n{EPOCH}"),
+    "ten epochs to a seed": (EPOCH, f"        torch.manual_seed(1000 * seed + 100 * epoch + rank)\n{EPOCH}"),
     "a row's, all added": (NOISE, OF_A_ROW.format("seed + 1000 * epoch + int(row)")),
 }
 

@@ -175,6 +175,37 @@ def load_with_tensors_summed(path, model, optimizer):
     return state["more"]
 
 
+def save_with_numbers_in_front(path, model, optimizer, more):
+    import json
+
+    head = json.dumps(more).encode()
+    buffer = io.BytesIO()
+    torch.save((model.state_dict(), optimizer.state_dict()), buffer)
+    content = buffer.getvalue()
+    unfinished = path.with_suffix(".new")
+    unfinished.write_bytes(len(head).to_bytes(4, "big") + head + zlib.crc32(content).to_bytes(4, "big") + content)
+    os.replace(unfinished, path)
+
+
+def load_with_numbers_in_front(path, model, optimizer):
+    import json
+
+    content = path.read_bytes()
+    behind = 4 + int.from_bytes(content[:4], "big")
+    more = json.loads(content[4:behind])
+    if zlib.crc32(content[behind + 4 :]).to_bytes(4, "big") != content[behind : behind + 4]:
+        raise ValueError("damaged")
+    weights, moments = torch.load(io.BytesIO(content[behind + 4 :]))
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(moments)
+    return more
+
+
+def test_a_digit_outside_the_checksum_is_found():
+    message = n16.check_state(save_with_numbers_in_front, load_with_numbers_in_front).message
+    assert "with one byte changed, and goes on with wrong values without a word: return value" in message
+
+
 def test_a_checksum_of_all_tensors_lets_a_number_change():
     message = n16.check_state(save_with_tensors_summed, load_with_tensors_summed).message
     assert "with one byte changed, and goes on with wrong values without a word: optimizer" in message

@@ -296,7 +296,8 @@ def parse_to(*args: Any, copy: bool = False, **kwargs: Any) -> AskedFor:
         args = (device_named(args[0]), *args[1:])
     places = 4 if args and not isinstance(args[0], torch.dtype) else 3
     if len(args) == places:
-        args, copy = args[:-1], args[-1]
+        copy = args[-1]
+        args = args[:-1]
     device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
     return AskedFor(device, dtype, non_blocking, copy, memory_format)
 

@@ -165,13 +165,13 @@ class _Places(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         known = any(isinstance(x, PretendTensor) for x in tree_leaves((args, kwargs)))
+        if func is torch._C._nn._parse_to:  # what nn.Module.to asks: it makes no tensor
+            device, dtype, non_blocking, _, memory_format = parse_to(*args, **kwargs)
+            return device, dtype, non_blocking, memory_format
         if func is Tensor.cuda and not known:
             return self._to_gpu(*args, **kwargs)
         if func is Tensor.to and not known and (moved := self._moved(*args, **kwargs)) is not None:
             return moved
-        if func is torch._C._nn._parse_to:  # what nn.Module.to asks: it makes no tensor
-            device, dtype, non_blocking, _, memory_format = parse_to(*args, **kwargs)
-            return device, dtype, non_blocking, memory_format
         if func is Tensor.pin_memory and not known:
             return self.gpu.host(args[0], pinned=False).pin_memory()
         if kwargs.get("pin_memory"):
@@ -179,9 +179,10 @@ class _Places(TorchFunctionMode):
             return self.gpu.adopt(made, pinned=True)
         asked = kwargs.get("device")
         asked = _default_of(func) if asked is None else asked
-        if asked is None:
-            return func(*args, **kwargs)
-        place = device_named(asked)
+        return func(*args, **kwargs) if asked is None else self._made(func, device_named(asked), known, args, kwargs)
+
+    def _made(self, func: Any, place: torch.device, known: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what a function makes in a place; known: of tensors of the GPU, perhaps."""
         if func in _OF_NUMBERS and known:
             made = self.gpu.move(func(*args, **{**kwargs, "device": None}), place, non_blocking=False)
             return made.detach().requires_grad_() if kwargs.get("requires_grad") else made
@@ -189,8 +190,8 @@ class _Places(TorchFunctionMode):
             return func(*args, **kwargs)
         if known and not _asks_for_the_shape_alone(func):
             made = func(*args, **{**kwargs, "device": None})
-            known_too = isinstance(made, PretendTensor)
-            return made.to(place) if known_too else self.gpu.made(made, place, func.__name__)
+            has_numbers = isinstance(made, PretendTensor)  # else the tensor was no more than a size
+            return made.to(place) if has_numbers else self.gpu.made(made, place, func.__name__)
         plain = func(*map(_plain, args), **{**kwargs, "device": "cpu"})
         if func in _OF_NUMBERS:
             copied = self.gpu.copied(plain, self.gpu.located(place), non_blocking=False)

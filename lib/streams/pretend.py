@@ -390,7 +390,7 @@ class PretendGPU:
             if (block := blocks.get(y.untyped_storage()._cdata)) is not None:
                 return PretendTensor.of(y, self, block)  # a view: no memory is touched
             new = self.adopt(y, _CPU if any(y is z for z in of_host) else place)
-            if name not in _UNWRITTEN:
+            if name not in _UNWRITTEN and new.device == place:
                 writes.append(new.region)
             return new
 

@@ -205,8 +205,11 @@ def test_a_tensor_prints_as_that_of_a_gpu():
         assert (f"{x[1, 1]:.2f}", x.type()) == ("4.00", "torch.cuda.HalfTensor")
 
 
+@pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 def test_lengths_of_a_packed_sequence_stay_on_the_host():
-    with in_place_of_cuda(PretendGPU()):
+    with in_place_of_cuda(PretendGPU()) as gpu:
         packed = nn.utils.rnn.pack_padded_sequence(X.cuda()[..., None], [3, 2], batch_first=True)
         assert (packed.data.is_cuda, packed.batch_sizes.is_cpu) == (True, True)
+        assert packed.batch_sizes.tolist() == [2, 2, 1]
         assert nn.LSTM(1, 2).cuda()(packed)[0].data.is_cuda
+    assert not find_races(gpu.operations)

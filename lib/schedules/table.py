@@ -64,7 +64,7 @@ class Action(_Action):
     @classmethod
     def parse(cls, text: str) -> Action:
         """Read `2B1`: stage 2, backward, micro-batch 1. Raises ValueError for anything else."""
-        found = _FORM.fullmatch(text.strip())
+        found = _FORM.fullmatch(str(text).strip())
         if found is None:
             raise ValueError(f"{text!r} is no action; write stage, one of F B I W, micro-batch: 2B1")
         return cls(cast(Op, found[2]), int(found[1]), int(found[3]))

@@ -12,14 +12,6 @@ from lib.runtime.recording import device_span
 from lib.streams.pretend import PretendGPU
 
 
-def pinned(x: Tensor) -> Tensor:
-    """Return x, or a pinned copy, which takes the host's time; so that the copy to the device takes none of it."""
-    if not x.is_cpu or x.is_pinned():
-        return x
-    # torch's allocator of pinned memory does not give the pinned copy away while a stream still reads it
-    return x.pin_memory()
-
-
 class Accelerator:
     """A device with streams, and memory from torch's allocators."""
 
@@ -49,6 +41,16 @@ class Accelerator:
 GPU: TypeAlias = Accelerator | PretendGPU
 """What lib.streams computes on. Its streams are torch.Stream or look like it, hence Any; a stream's name is for those
 who read the record of a PretendGPU."""
+
+
+def pinned(x: Tensor, gpu: GPU) -> Tensor:
+    """Return x, or a pinned copy, which takes the host's time; so that the copy to the device takes none of it."""
+    if not x.is_cpu or x.is_pinned():
+        return x
+    if isinstance(gpu, PretendGPU):
+        x = gpu.host(x, pinned=False)
+    # torch's allocator of pinned memory does not give the pinned copy away while a stream still reads it
+    return x.pin_memory()
 
 
 def find_gpu(device: str | int | torch.device | GPU) -> GPU | None:

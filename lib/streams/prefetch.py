@@ -89,7 +89,8 @@ class DevicePrefetcher(Generic[T]):
         """Yield what the loader gives, on its way to the device; last of all its exception or None."""
         try:
             for i, batch in enumerate(self.loader):
-                batch = each_tensor(pinned, batch)  # before the span: it is the host's work, and no copy
+                # before the span: it is the host's work, and no copy
+                batch = each_tensor(lambda x: pinned(x, gpu), batch)
                 with gpu.use_stream(self._stream), gpu.span(self._stream, "copy", f"C{i}", "copy"):
                     batch = each_tensor(lambda x: x.to(gpu.device, non_blocking=True), batch)
                 yield _Ready(batch, self._stream.record_event())

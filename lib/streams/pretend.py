@@ -32,7 +32,7 @@ from lib.runtime.regions import Region
 from lib.streams.pretend_backward import BackwardStreams
 from lib.streams.pretend_memory import Block, Pools
 from lib.streams.pretend_stream import EVERYTHING, PretendStream, need_own
-from lib.streams.pretend_tensor import PretendTensor, effects_of, operator_name
+from lib.streams.pretend_tensor import PretendTensor, asked_for, effects_of, operator_name
 from lib.streams.races import HOST, Clocks, Operation
 
 _UNIT = 512  # CUDA's allocator hands out multiples of this many bytes
@@ -319,7 +319,7 @@ class PretendGPU:
             return self._run_on_each(by_device.values(), func, args, kwargs)
         place = self._place_of(args, kwargs)
         if kwargs.get("device") is not None:
-            asked = self.located(torch.device(kwargs["device"]))
+            asked = self.located(asked_for(torch.device(kwargs["device"]), place))
             kwargs = {**kwargs, "device": _CPU, "pin_memory": False}
             if name == "_to_copy" and asked != place:
                 return self._moved_and_cast(args[0], asked, func, kwargs)
@@ -375,6 +375,7 @@ class PretendGPU:
         layouts = [_layout(x.plain) for x in ours.values()]
         args, kwargs = tree_map(_plain, (args, kwargs))
         result = func(*args, **kwargs)
+        of_host = result[1:] if name == "_pack_padded_sequence" else ()
         for x, layout in zip(ours.values(), layouts, strict=True):
             if _layout(x.plain) != layout:
                 _follow(x, name)
@@ -386,11 +387,10 @@ class PretendGPU:
             if id(y) in ours:
                 self.note_made(ours[id(y)])
                 return ours[id(y)]
-            block = blocks.get(y.untyped_storage()._cdata)
-            if block is not None:
+            if (block := blocks.get(y.untyped_storage()._cdata)) is not None:
                 return PretendTensor.of(y, self, block)  # a view: no memory is touched
-            new = self.adopt(y, place)
-            if name not in _UNWRITTEN:
+            new = self.adopt(y, _CPU if any(y is z for z in of_host) else place)
+            if name not in _UNWRITTEN and new.device == place:
                 writes.append(new.region)
             return new
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -14,6 +16,8 @@ from lib.streams.pretend_memory import Block
 from lib.streams.pretend_stream import PretendStream, need_own
 
 _CPU = torch.device("cpu")
+_ASKED_FOR_HOST = torch.device("cpu", 0)
+"""The host, where somebody names it: torch itself says "cpu", for it takes all our tensors to be there."""
 
 
 class OwnsTensors(Protocol):
@@ -35,6 +39,9 @@ class OwnsTensors(Protocol):
 
     def move(self, x: Tensor, device: torch.device, non_blocking: bool) -> Tensor:
         """Return the tensor on another device."""
+
+    def host(self, x: Tensor, name: str = "input", *, pinned: bool = True) -> PretendTensor:
+        """Return a tensor of the CPU as one that this GPU knows."""
 
     def read_by_host(self, x: PretendTensor, label: str) -> None:
         """Note that the host reads a tensor."""
@@ -78,7 +85,19 @@ class PretendTensor(Tensor):
 
     # What follows a tensor of the CPU would answer otherwise than one of a GPU.
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # operators are enough
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Call torch's function, and see what it asks of places: what operators are told of them is torch's belief."""
+        kwargs = kwargs or {}
+        if func is torch.get_device:
+            return args[0].get_device()
+        if func is Tensor.type_as or (func is Tensor.to and any(isinstance(y, Tensor) for y in args[1:2])):
+            return _made_like(*args, **kwargs)
+        if kwargs.get("device") is not None:
+            place = device_named(kwargs["device"])
+            kwargs = {**kwargs, "device": _ASKED_FOR_HOST if place.type == "cpu" else place}
+        made = torch._C._disabled_torch_function_impl(func, types, args, kwargs)
+        return _where_it_was_made(made, args) if type(made) is Tensor else made
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -100,7 +119,9 @@ class PretendTensor(Tensor):
         return self.block.pinned
 
     def pin_memory(self, device: object = None) -> PretendTensor:
-        """Return a pinned copy; what is pinned is returned as it is, as torch does."""
+        """Return a pinned copy; what is pinned is returned as it is. Raises RuntimeError for memory of a GPU."""
+        if self.block.on_device:
+            raise RuntimeError(f"memory of {self.device} can't be pinned, only the host's: write x.cpu().pin_memory()")
         return self if self.block.pinned else self.gpu.pin(self)
 
     def record_stream(self, stream: Any) -> None:
@@ -113,27 +134,31 @@ class PretendTensor(Tensor):
         """Return it on another device, or of another dtype. Raises TypeError for the PretendGPU in a device's place."""
         if args and args[0] is self.gpu:
             raise TypeError("a PretendGPU is no torch.device: write x.to(gpu.device)")
-        if args and isinstance(args[0], PretendTensor):
-            args = (args[0].device, args[0].dtype, *args[1:])
-        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
-        moved: Tensor = self if device is None else self.gpu.move(self, device, non_blocking)
-        if dtype is not None and dtype != moved.dtype:
-            return Tensor.to(moved, dtype)
-        return moved.clone() if copy and moved is self else moved
+        asked = parse_to(*args, copy=copy, **kwargs)
+        moved = self if asked.device is None else self.gpu.move(self, asked.device, asked.non_blocking)
+        return moved_as(self, moved, asked)
 
     def cuda(self, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
         """Return it on a GPU, by default the current one."""
-        return self.gpu.move(self, gpu_named(device), non_blocking)
+        return self.to(gpu_named(device), non_blocking=non_blocking, memory_format=memory_format)
 
     def cpu(self, memory_format: Any = None) -> Any:
         """Return it on the host."""
-        return self.gpu.move(self, _CPU, False)
+        return self.to(_CPU, memory_format=memory_format)
+
+    def get_device(self) -> int:
+        """Return the number of its GPU; -1 for the host."""
+        return -1 if self.device.index is None else self.device.index
+
+    def new(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a tensor of these sizes or numbers, in this place."""
+        return self.gpu.move(self.plain.new(*args, **kwargs), self.device, non_blocking=False)
 
     def new_tensor(  # type: ignore[override]
         self, data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
         """Return a copy of data, of this dtype and in this place unless told otherwise; the host waits for its own."""
-        place = self.device if device is None else gpu_named(device)
+        place = self.device if device is None else device_named(device)
         dtype = dtype or self.dtype
         if isinstance(data, PretendTensor):
             made = data.detach().to(place, dtype, copy=True)
@@ -152,25 +177,136 @@ class PretendTensor(Tensor):
         return self.plain.tolist()
 
     def numpy(self, **kwargs: Any) -> Any:
-        """Return its values, once the host has them."""
+        """Return its values, once the host has them. Raises TypeError for memory of a GPU, as torch does."""
+        if self.block.on_device and not kwargs.get("force"):
+            raise TypeError(f"numpy can't have memory of {self.device}: write x.cpu().numpy()")
         self.gpu.read_by_host(self, "numpy")
         return self.plain.numpy(**kwargs)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         self.gpu.read_by_host(self, "repr")
-        text = repr(self.plain)
-        return f"{text[:-1]}, device='{self.device}')" if self.block.on_device else text
+        numbers, *rest = re.split(r"(?=, (?:size|dtype)=)", repr(self.plain)[:-1], maxsplit=1)
+        place = f", device='{self.device}'" if self.block.on_device else ""
+        graph = ", requires_grad=True" if self.requires_grad else ""
+        if self.grad_fn is not None:
+            graph = f", grad_fn=<{type(self.grad_fn).__name__}>"
+        return f"{numbers}{place}{''.join(rest)}{graph})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    @property
+    def data(self) -> Tensor:
+        """The same memory, as a tensor that autograd knows nothing of."""
+        return Tensor.data.__get__(self)  # type: ignore[attr-defined,no-any-return]
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        given = value if isinstance(value, PretendTensor) else self.gpu.host(value, pinned=False)
+        Tensor.data.__set__(self, given)  # type: ignore[attr-defined]
+        self.block = given.block
+        self.plain = given.plain
+
+    def type(self, dtype: Any = None, non_blocking: bool = False, **_: Any) -> Any:
+        """Return the name of its type, or it as one of another."""
+        if dtype is None:
+            name = self.plain.type()
+            return name.replace("torch.", "torch.cuda.") if self.block.on_device else name
+        if isinstance(dtype, str):
+            place = torch.device("cuda" if ".cuda." in dtype else "cpu")
+            return self.to(place, getattr(torch, dtype.rpartition(".")[2]).dtype, non_blocking=non_blocking)
+        return self.to(dtype, non_blocking=non_blocking)
+
+    def __copy__(self) -> Any:
+        return PretendTensor.of(self.plain, self.gpu, self.block).requires_grad_(self.requires_grad)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a copy in new memory of its place, with its gradient. Raises RuntimeError for no leaf, as torch."""
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("of a tensor that was computed there is no deep copy: write copy.deepcopy(x.detach())")
+        copied = self.detach().clone().requires_grad_(self.requires_grad)
+        memo[id(self)] = copied
+        copied.__dict__.update({name: value for name, value in self.__dict__.items() if name not in copied.__dict__})
+        copied.grad = deepcopy(self.grad, memo)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Be saved as a tensor of the CPU, and come back as one: where it is loaded there may be no GPU."""
+        self.gpu.read_by_host(self, "save")
+        saved = self.plain.detach().requires_grad_(self.requires_grad)
+        return saved.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def as_subclass(self, cls: Any) -> Any:
         """Return the memory as a tensor of another class, which nobody watches: without the graph."""
         return self.plain.as_subclass(cls)
 
 
-def gpu_named(device: int | str | torch.device | None) -> torch.device:
-    """Return what x.cuda(device) asks for; None is the current device."""
-    if device is None:
-        return torch.device("cuda")
+def device_named(device: int | str | torch.device) -> torch.device:
+    """Return the device; a number is that of a GPU."""
     return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+
+
+def gpu_named(device: int | str | torch.device | None) -> torch.device:
+    """Return what x.cuda(device) asks for; None is the current device. Raises ValueError for what is no GPU."""
+    named = device_named("cuda" if device is None else device)
+    if named.type != "cuda":
+        raise ValueError(f"x.cuda(device) takes a GPU, such as 0 or 'cuda:0', not {device!r}; write x.to({device!r})")
+    return named
+
+
+def _made_like(x: Tensor, other: Tensor, *more: Any, **kwargs: Any) -> Tensor:
+    """Return x where another tensor is, and of its dtype; one of the two is ours."""
+    ours = next(y for y in (x, other) if isinstance(y, PretendTensor))
+    asked = parse_to(other, *more, **kwargs)
+    return moved_as(x, ours.gpu.move(x, other.device, asked.non_blocking), asked)
+
+
+def _where_it_was_made(made: Tensor, args: tuple[Any, ...]) -> Tensor:
+    """Return it where the first tensor is: torch's code in C++ may fill memory that no operator tells us of."""
+    first = next((x for x in tree_leaves(args) if isinstance(x, Tensor)), None)
+    if made is first or not isinstance(first, PretendTensor):
+        return made
+    return first.gpu.move(made, first.device, non_blocking=False)
+
+
+def asked_for(device: torch.device, place: torch.device) -> torch.device:
+    """Return where an operator is to put its result, which is told `device` and has tensors in `place`."""
+    return place if device == _CPU else device
+
+
+class AskedFor(NamedTuple):
+    """What x.to(...) asks for."""
+
+    device: torch.device | None
+    dtype: torch.dtype | None
+    non_blocking: bool
+    copy: bool
+    memory_format: torch.memory_format | None
+
+
+def parse_to(*args: Any, copy: bool = False, **kwargs: Any) -> AskedFor:
+    """Read the arguments of x.to: a device, a dtype, both, or a tensor to be like."""
+    if kwargs.get("device") is not None:  # not by name: a function with a place is one that makes a tensor there
+        args = (kwargs.pop("device"), *args)
+    if args and isinstance(args[0], Tensor):
+        args = (args[0].device, args[0].dtype, *args[1:])
+    elif args and isinstance(args[0], int):
+        args = (device_named(args[0]), *args[1:])
+    places = 4 if args and not isinstance(args[0], torch.dtype) else 3
+    if len(args) == places:
+        copy = args[-1]
+        args = args[:-1]
+    device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+    return AskedFor(device, dtype, non_blocking, copy, memory_format)
+
+
+def moved_as(x: Tensor, moved: Tensor, asked: AskedFor) -> Tensor:
+    """Return what x.to(...) gives, of which the way to its device is done."""
+    layout = asked.memory_format or torch.preserve_format
+    changed = Tensor.to(moved, asked.dtype or moved.dtype, memory_format=layout)
+    return changed.clone(memory_format=layout) if asked.copy and changed is x else changed
 
 
 # ---- what an operator does

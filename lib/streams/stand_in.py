@@ -20,13 +20,16 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 from torch.utils._pytree import tree_leaves
 
 from lib.runtime.dependency import get_phony
 from lib.runtime.device import stand_in
 from lib.streams.pretend import PretendGPU
 from lib.streams.pretend_stream import PretendEvent, PretendStream
-from lib.streams.pretend_tensor import PretendTensor, gpu_named
+from lib.streams.pretend_tensor import PretendTensor, device_named, gpu_named, moved_as, parse_to
+
+_CPU = torch.device("cpu")
 
 
 @contextmanager
@@ -129,8 +132,15 @@ class PretendModule:
         return self.gpu.current_device if device.index is None else device.index
 
 
-_OF_NUMBERS = {torch.tensor, torch.as_tensor, torch.asarray}
+_OF_NUMBERS = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
 """What these make is a copy of memory of the host, and not pinned."""
+
+
+def _default_of(func: Any) -> Any:
+    """Return where a function makes its tensor if nobody says; torch.set_default_device speaks up behind our mode."""
+    if func is Tensor.new_tensor:  # of a tensor that nobody watches; PretendTensor has its own
+        return _CPU
+    return _device.CURRENT_DEVICE if func in _device._device_constructors() else None
 
 
 def _asks_for_the_shape_alone(func: Any) -> bool:
@@ -155,28 +165,48 @@ class _Places(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         known = any(isinstance(x, PretendTensor) for x in tree_leaves((args, kwargs)))
+        if func is torch._C._nn._parse_to:  # what nn.Module.to asks: it makes no tensor
+            device, dtype, non_blocking, _, memory_format = parse_to(*args, **kwargs)
+            return device, dtype, non_blocking, memory_format
         if func is Tensor.cuda and not known:
-            return self.gpu.move(args[0], gpu_named(*args[1:2]), bool(kwargs.get("non_blocking")))
+            return self._to_gpu(*args, **kwargs)
         if func is Tensor.to and not known and (moved := self._moved(*args, **kwargs)) is not None:
             return moved
-        place = kwargs.get("device")
-        if place is None or torch.device(place).type != "cuda":
+        if func is Tensor.pin_memory and not known:
+            return self.gpu.host(args[0], pinned=False).pin_memory()
+        if kwargs.get("pin_memory"):
+            made = func(*map(_plain, args), **{**kwargs, "pin_memory": False})
+            return self.gpu.adopt(made, pinned=True)
+        asked = kwargs.get("device")
+        asked = _default_of(func) if asked is None else asked
+        return func(*args, **kwargs) if asked is None else self._made(func, device_named(asked), known, args, kwargs)
+
+    def _made(self, func: Any, place: torch.device, known: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what a function makes in a place; known: of tensors of the GPU, perhaps."""
+        if func in _OF_NUMBERS and known:
+            made = self.gpu.move(func(*args, **{**kwargs, "device": None}), place, non_blocking=False)
+            return made.detach().requires_grad_() if kwargs.get("requires_grad") else made
+        if place.type != "cuda":
             return func(*args, **kwargs)
         if known and not _asks_for_the_shape_alone(func):
-            return func(*args, **{**kwargs, "device": None}).to(place)
+            made = func(*args, **{**kwargs, "device": None})
+            has_numbers = isinstance(made, PretendTensor)  # else the tensor was no more than a size
+            return made.to(place) if has_numbers else self.gpu.made(made, place, func.__name__)
         plain = func(*map(_plain, args), **{**kwargs, "device": "cpu"})
         if func in _OF_NUMBERS:
-            copied = self.gpu.copied(plain, self.gpu.located(torch.device(place)), non_blocking=False)
+            copied = self.gpu.copied(plain, self.gpu.located(place), non_blocking=False)
             return copied.requires_grad_(plain.requires_grad)
-        return self.gpu.made(plain, torch.device(place), func.__name__)
+        return self.gpu.made(plain, place, func.__name__)
+
+    def _to_gpu(self, x: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
+        return self._moved(x, gpu_named(device), non_blocking=non_blocking, memory_format=memory_format)
 
     def _moved(self, x: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
         """Return x on the GPU that x.to(...) asks for; None if it asks for none."""
-        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
-        if device is None or device.type != "cuda":
+        asked = parse_to(*args, copy=copy, **kwargs)
+        if asked.device is None or asked.device.type != "cuda":
             return None
-        moved = self.gpu.move(x, device, non_blocking)
-        return moved if dtype is None else moved.to(dtype)
+        return moved_as(x, self.gpu.move(x, asked.device, asked.non_blocking), asked)
 
     def engine(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return torch's call of its engine with this mode on, which torch leaves before it goes backward."""

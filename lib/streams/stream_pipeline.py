@@ -101,7 +101,7 @@ class StreamPipeline:
                 self._in.wait_stream(compute)  # which may still be writing it
             for i, batch in enumerate(batches):
                 slot = slots[i % self.depth]
-                ready = [pinned(x) for x in batch]  # before the span: it is the host's work, and no copy
+                ready = [pinned(x, gpu) for x in batch]  # before the span: it is the host's work, and no copy
 
                 if i >= self.depth:
                     self._in.wait_event(slot.free)  # [2]

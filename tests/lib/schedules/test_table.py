@@ -28,7 +28,7 @@ def test_an_action_prints_and_is_read_as_torch_does():
     assert pickle.loads(pickle.dumps(action)) == action
 
 
-@pytest.mark.parametrize("text", ["", "F0", "2X1", "2B", "2b1", "-1F0", "2B1 3", "2SEND_F1", "٢F1"])
+@pytest.mark.parametrize("text", ["", "F0", "2X1", "2B", "2b1", "-1F0", "2B1 3", "2SEND_F1", "٢F1", None])
 def test_what_is_no_action_is_refused(text):
     refuses(ValueError, "is no action; write stage, one of F B I W, micro-batch: 2B1", Action.parse, text)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -203,6 +204,18 @@ def _by_way(ways: Mapping[str, Tensor], losses: Sequence[float]) -> TestLosses:
     """Give each way its losses, one for each seed."""
     seeds = len(losses) // len(ways)
     return {way: [*losses[k * seeds :][:seeds]] for k, way in enumerate(ways)}
+
+
+def recorded_at(
+    record: Mapping[str, Any], rate: float, epochs: int, batch_norm: bool, exact: bool
+) -> tuple[TestLosses, TestLosses]:
+    """Return test losses and shares of wrong answers, by way: one rank's batch, and {} for what was not recorded."""
+    if epochs != record["epochs"]:
+        return {}, {}
+    size = str(BATCH) if batch_norm else "none"
+    losses = record["exact" if batch_norm and exact else "results"]
+    losses, wrong = (kept.get(f"{rate:g}", {}).get(size, {}) for kept in (losses, record["wrong"]))
+    return losses, wrong
 
 
 def measure_company(

@@ -58,7 +58,7 @@ _LENGTH = "self.size // self.world_size if self.drop_last else -(-self.size // s
 _REFUSED = "if not 0 <= rank < num_replicas:"
 
 OF_SAMPLER = {
-    "Epoch 0 for ever: the epoch is not in the seed.": (_DRAWN, "self.seed"),
+    "Epoch 0 for ever: no order of yours knows what set_epoch was told.": (_DRAWN, "self.seed"),
     "The order of the first pass is kept for ever: a later set_epoch must give another one.": (
         _ORDER,
         "if hasattr(self, 'kept'):\n            return iter(self.kept)\n        order = list(range(self.size))",
@@ -307,7 +307,7 @@ OF_ORDER = {
     "after the other, the dataset was dealt in turns.": ("_turns(gathered)", "_flat(map(_flat, gathered))"),
     "One rank's answers stand after the other's: the ranks took turns, index by index.":
         ("_turns(gathered)", "_flat(_flat(batch[rank] for batch in gathered) for rank in range(len(gathered[0])))"),
-    "You return a tuple for each turn of the ranks: return one list of answers.":
+    "You return each turn of the ranks by itself: return one list of answers.":
         ("_turns(gathered)", "[turn for batch in gathered for turn in zip(*batch)]"),
     "You zipped the batches: what stands side by side are then the batches of one rank, not the ranks of one batch.":
         ("_turns(gathered)[:size]", "list(zip(*gathered))"),
@@ -387,7 +387,7 @@ OF_SCORE = {
         "return float(counts[0]) / float(counts[1])",
     ),
     "Your counts run over: their type holds no number so large.": ("dtype=torch.int64", "dtype=torch.uint8"),
-    "Count, and keep nothing of a batch when the next one comes.": (
+    "Count, and keep nothing of an image.": (
         "            counts[1] += len(y)",
         "            counts[1] += len(y)\n            kept = [*locals().get('kept', []), x]",
     ),

@@ -6,6 +6,7 @@ import copy
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -35,6 +36,7 @@ class Wrapper(nn.Module):
         self.module = module
         self._dist = dist
         self._broadcasts = True
+        self._sums = True
 
     def forward(self, x: Tensor) -> Any:
         """Broadcast or not, decide for the next forward, compute."""
@@ -42,8 +44,18 @@ class Wrapper(nn.Module):
         if self._broadcasts:
             for buffer in self.module.buffers():
                 self._dist.broadcast(buffer, 0)
-        self._broadcasts = torch.is_grad_enabled()
+        self._broadcasts = torch.is_grad_enabled() and self._sums
         return self.module(x)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Do not sum gradients while it lasts: then a forward does not ask for the buffers again."""
+        before = self._sums
+        self._sums = False
+        try:
+            yield
+        finally:
+            self._sums = before
 
 
 class _Offset(nn.Module):

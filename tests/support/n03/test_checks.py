@@ -87,6 +87,33 @@ def remembers(self):
     return iter(self.first)
 
 
+def drawn_when_made(self, *arguments, **named):
+    Written.__init__(self, *arguments, **named)
+    self.drawn = [*Written.__iter__(self)]
+
+
+def turns_as_lists(gathered, size):
+    return [list(turn) for batch in gathered for turn in zip(*batch, strict=True)][:size]
+
+
+@pytest.mark.parametrize(
+    "check, answer, said, false",
+    [
+        (
+            "check_sampler",
+            written(__init__=drawn_when_made, __iter__=lambda self: iter(self.drawn)),
+            "Epoch 0 for ever",
+            "in the seed",  # it is
+        ),
+        ("check_in_order", turns_as_lists, "return one list of answers", "tuple"),
+    ],
+)
+def test_a_famous_mistake_in_other_words_is_told_nothing_false(check, answer, said, false):
+    message = getattr(n03, check)(answer).message
+    assert said in message
+    assert false not in message
+
+
 def of_the_dataset(self, dataset, *arguments, **named):
     Written.__init__(self, dataset, *arguments, **named)
     self.data = dataset

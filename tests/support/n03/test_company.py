@@ -241,6 +241,47 @@ def without_types(text):
     return ast.unparse(function)
 
 
+def printed_at(rate, length, batch_norm, exact, capsys):
+    """Return what the cell prints whose settings the reader is asked to turn, with made-up losses of its own."""
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    texts = [joined(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    (shows,) = (
+        part for text in texts if "def show(" in text for part in ast.parse(text).body if "name" in part._fields
+    )
+    (turned,) = (text for text in texts if "your turn: rates" in text)
+    for before, after in (
+        ("RATE, LENGTH = 0.6, 30", f"RATE, LENGTH = {rate}, {length}"),
+        ("BATCH_NORM, EXACT = False, False", f"BATCH_NORM, EXACT = {batch_norm}, {exact}"),
+    ):
+        assert before in turned
+        turned = turned.replace(before, after)
+    orders = torch.zeros(1, 30, 1, 1, 1)
+    names = dict.fromkeys(("told", "forgotten", "train_set", "test_set"), orders)
+    names |= {"record": recordings.load("company"), "train": company.train, "ways": {}}
+    names["train_ways"] = lambda ways, *data, **how: {way: [0.5] for way in ways}
+    exec(ast.unparse(shows) + "\n" + turned, names)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "rate, length, batch_norm, exact, beside",
+    [
+        (0.6, 30, False, False, "0.500   recorded: 0.412"),
+        (0.1, 30, True, True, "0.500   recorded: 0.300"),
+        (0.6, 30, False, True, "0.500   recorded: 0.412"),  # without batch normalisation there is no statistic
+        (0.2, 30, False, False, ""),
+        (0.1, 10, True, False, ""),
+    ],
+)
+def test_beside_a_setting_of_the_readers_stands_what_was_recorded_at_it_or_nothing(
+    rate, length, batch_norm, exact, beside, capsys
+):
+    printed = printed_at(rate, length, batch_norm, exact, capsys)
+    assert "told         0.500" in printed
+    assert beside in printed
+    assert ("recorded" in printed) == bool(beside)
+
+
 @pytest.mark.parametrize("name", ["descend", "train", "dealt"])
 def test_what_was_recorded_is_what_the_notebooks_cell_computes(name):
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]

@@ -50,6 +50,24 @@ def test_a_score_that_is_gathered_passes_and_one_that_another_rank_gets_alone_do
     assert "is no score" in n03.check_score(in_words).message
 
 
+def test_a_score_that_says_no_sync_around_the_model_inside_is_right_and_around_the_wrapper_it_is_not():
+    def score(ddp, loader, dist):
+        with ddp.no_sync():
+            return exact_score(ddp, loader, dist)
+
+    assert n03.check_score(score)
+
+    def of_the_wrapper(ddp, loader, dist):
+        counts = torch.zeros(2, dtype=torch.int64)
+        with torch.no_grad(), ddp.eval().no_sync():
+            for x, y in loader:
+                counts += torch.tensor([(ddp(x).argmax(1) == y).sum(), len(y)])
+        dist.all_reduce(counts)
+        return int(counts[0]) / int(counts[1])
+
+    assert "on 3 ranks with 1, 1, 0 batches" in n03.check_score(of_the_wrapper).message
+
+
 def with_buffers_like(word):
     """Makes only some of the buffers equal."""
 
@@ -229,7 +247,7 @@ def test_who_counts_and_keeps_nothing_of_an_image_is_right_however_he_counts(cou
 def test_who_keeps_something_of_every_image_is_told_how_much(count):
     verdict = n03.check_score(with_count(count))
     assert re.search(r"of every image (1 byte stays|\d+ bytes stay),", verdict.message), verdict
-    assert "keep nothing of a batch" in verdict.message
+    assert "keep nothing of an image" in verdict.message
 
 
 @pytest.mark.parametrize(

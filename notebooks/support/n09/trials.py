@@ -137,7 +137,9 @@ class Sight:
         return sentence.replace(self._raised, f"{self._raised} ({self._where})")
 
 
-def next_answer(queue: SimpleQueue[Any], patience: float, alive: Callable[[], bool] = lambda: True) -> object:
+def awaited_answer(
+    queue: SimpleQueue[Any], patience: float, alive: Callable[[], bool] = lambda: True
+) -> object:
     """Return the next answer; the queue itself if there is none."""
     for _ in range(max(1, round(patience / 0.02))):
         try:
@@ -354,7 +356,7 @@ class _Spawning:
             in_queue.put(probe)
         patience = self.patience
         for probe, out_queue in zip(self.probes, out_queues, strict=False):
-            self.said.append(describe_answer(next_answer(out_queue, patience), probe))
+            self.said.append(describe_answer(awaited_answer(out_queue, patience), probe))
             if self.said[-1].startswith("no answer"):
                 patience = 0.05  # the others have had their time, too
         if patience < self.patience:

@@ -11,7 +11,7 @@ from typing import Any
 
 from support.kit.threads import Aside
 from support.n09.answers import Worker
-from support.n09.trials import ProbeTask, Sight, describe_answer, form_of, next_answer
+from support.n09.trials import ProbeTask, Sight, awaited_answer, describe_answer, form_of
 
 AHEAD = "all are put before the first answer is taken"
 IDLE = "the first comes after a moment without tasks"
@@ -60,7 +60,7 @@ def ask_worker(worker: Worker, case: Sequence[str], patience: float) -> Sight:
             aside.over(0.05)
 
         def answer() -> object:
-            return next_answer(out_queue, patience, lambda: not aside.over(0))
+            return awaited_answer(out_queue, patience, lambda: not aside.over(0))
 
         if AHEAD in case:
             answers = [answer() for _ in tasks]  # described when all are here: none may have become another
@@ -101,7 +101,7 @@ def _ask_two(worker: Worker, kinds: Sequence[str], patience: float) -> Sight:
     with Aside(*(partial(worker, *pair) for pair in queues)) as aside:
         for task, (in_queue, _) in zip(tasks, queues, strict=True):
             in_queue.put(task)
-        answers = [next_answer(out_queue, patience) for _, out_queue in queues]
+        answers = [awaited_answer(out_queue, patience) for _, out_queue in queues]
         for in_queue, _ in queues:
             in_queue.put(None)
         aside.over(patience)

@@ -143,7 +143,8 @@ def source_with(line):
 
 
 def test_the_notebook_predicts_the_makespan_of_a_run_that_keeps_its_law():
-    task, hand_over = 1.0, 0.5
+    task = 1.0
+    hand_over = 0.5
     clocks = list(enumerate(clock_cycles(6, 2)))
     starts = [k * (task + hand_over) for k, _ in clocks]
     run = Trace(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, TypeAlias
 
 import torch
@@ -19,6 +19,7 @@ from support.built import Task, clock_cycles, run_clock
 Worker: TypeAlias = Callable[["SimpleQueue[Any]", "SimpleQueue[Any]"], None]
 Queues: TypeAlias = Sequence["SimpleQueue[Any]"]
 Scheduler: TypeAlias = Callable[[Mapping[int, Any], Queues, Queues], Mapping[int, object]]
+_LOCK = Lock()
 
 
 # ---- exercise 1: worker
@@ -61,6 +62,12 @@ def finalized(task: Any) -> tuple[Any, object]:
     batch = task.compute()
     task.finalize(batch)
     return task, batch
+
+
+def under_a_lock(task: Any) -> tuple[Any, object]:
+    """Compute a task while no other thread computes one."""
+    with _LOCK:
+        return task, task.compute()
 
 
 def stale(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:

@@ -40,6 +40,7 @@ from support.n09.answers import (
     told_by_being_an_error,
     told_by_its_type,
     twice,
+    under_a_lock,
     until_none_fails,
     with_a_limit,
     worker_that,
@@ -53,24 +54,21 @@ from support.n09.guesses import guess_size as guess_size
 from support.n09.guesses import guess_streams as guess_streams
 from support.n09.plans import fault_of_devices, fault_of_plan
 from support.n09.trials import (
-    AHEAD,
     BLANK,
     BY_AN_ERROR,
     ERROR,
     ERRORS,
     FAILS_LATER,
     FALSY,
-    IDLE,
     NONE,
-    OFTEN,
     SHARED,
     TENSOR,
     TUPLE,
     TWO_SHARE,
     Sight,
     ask_spawn,
-    ask_worker,
 )
+from support.n09.worker_trials import AHEAD, IDLE, OFTEN, TWO_WORKERS, ask_worker
 
 PATIENCE = 1.5  # seconds until a thread that has nothing to wait for counts as stuck
 SOON = 0.5  # and of a famous mistake: on a busy machine one may not be recognised then
@@ -157,6 +155,7 @@ check_worker = Exercise(
         ("late", "works", AHEAD),
         ("works", "ValueError", "works", AHEAD),
         ("ValueError", "works", OFTEN),
+        ("works", "works", TWO_WORKERS),
     ),
     praise="every answer, every error and the end are right in {count} runs",
     mistakes={
@@ -203,6 +202,7 @@ check_worker = Exercise(
         "A partition has one thread for all its tasks: compute in the worker's own.": thread_for_each,
         "Every answer needs a tuple of its own: the scheduler may read it later.": one_answer,
         "Serve tasks in the order in which they were put.": last_come_first,
+        "A lock that workers share lets one of them compute at a time.": worker_that(under_a_lock),
         "A function that calls itself for each error ends when Python has enough of it: a loop doesn't.": again,
         "Answer each task before you take the next: the scheduler may put no more until then.": at_the_end,
         "The payload is all of sys.exc_info(), not only the error.": worker_that(

@@ -10,7 +10,8 @@ from typing import Any
 
 from support.kit.threads import Aside
 from support.n09.answers import Scheduler, worker_that
-from support.n09.trials import ERRORS, FAILS_LATER, SHARED, TWO_SHARE, Hasty, ProbeTask, Sight
+from support.n09.trials import ERRORS, FAILS_LATER, SHARED, TWO_SHARE, ProbeTask, Sight
+from support.n09.worker_trials import Hasty
 
 
 class Missed(SimpleQueue[Any]):
@@ -55,8 +56,8 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     tasks = {j: ProbeTask(f"task {j}", kinds[j], meeting if j in meets else None) for j in busy}
     for task in tasks.values():
         task.finalized = finalized
-    first = Hasty if kinds[0] == "late" else SimpleQueue[Any]
-    answers = Missed if shared else first
+    own_queue = Hasty if "late" in kinds else SimpleQueue[Any]
+    answers = Missed if shared else own_queue
     queues = {number: (SimpleQueue[Any](), answers()) for number in own}
     in_queues, out_queues = ([queues[number][side] for number in own] for side in (0, 1))
     workers = [
@@ -93,10 +94,15 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     said = [f"computed {met}", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
     # after an error the run is over
     if not any(kind in (*ERRORS, "RuntimeError", FAILS_LATER) for kind in kinds):
-        told = [task.label + " with another batch" * (batch is not task.batch) for task, batch in finalized]
+        told = [_how_finalized(task, batch, aside.runs[0].thread) for task, batch in finalized]
         said.append(f"finalized: {', '.join(told) or 'none'}")
     said += [f"workers sent home: {home}"] * (home > 0)
     return Sight(said, aside)
+
+
+def _how_finalized(task: ProbeTask, batch: object, scheduler: Thread) -> str:
+    other_batch = " with another batch" * (batch is not task.batch)
+    return task.label + other_batch + " in another thread" * (task.finalized_by is not scheduler)
 
 
 def _whose_error(error: BaseException | None, tasks: Iterable[ProbeTask]) -> str:

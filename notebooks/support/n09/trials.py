@@ -6,7 +6,6 @@ what it left behind.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +20,7 @@ import torch
 from support.kit.raised import place
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
-from support.n09.answers import Queues, Worker
+from support.n09.answers import Queues
 
 FALSY = "works, but bool(task) is False"
 BLANK = "an error of which bool is False"
@@ -32,14 +31,11 @@ ERROR = "works and returns a ValueError"
 FAILS_LATER = "works, but its finalize raises KeyError"
 SHARED = "all partitions share a queue"
 TWO_SHARE = "the first two partitions share a queue"
-AHEAD = "all are put before the first answer is taken"
-IDLE = "the first comes after a moment without tasks"
-OFTEN = "this more often than Python lets a function call itself"
 GOOD = ("works", "late", FALSY, NONE, TENSOR, TUPLE, ERROR, FAILS_LATER)
 BATCHES: dict[str, Callable[[], object]] = {
     NONE: lambda: None,
     TENSOR: lambda: torch.zeros(2),
-    TUPLE: lambda: (1, 2, 3),
+    TUPLE: lambda: (ValueError, ValueError("a batch"), None),  # as sys.exc_info() is
     ERROR: lambda: ValueError("a batch"),
 }
 
@@ -84,6 +80,7 @@ class ProbeTask:
         self.ran_in = ""
         self.computed = 0
         self.finalized: list[tuple[ProbeTask, object]] = []  # run_clock: one list for all tasks of a clock
+        self.finalized_by: Thread | None = None
         self.error = ERRORS.get(kind, RuntimeError)(label)
         self.until: Event | None = None  # what compute waits for besides
         self.early: Callable[[], bool] = bool  # worker: says whether another has been taken
@@ -120,6 +117,7 @@ class ProbeTask:
     def finalize(self, batch: object) -> None:
         """Note the call."""
         self.finalized.append((self, batch))
+        self.finalized_by = current_thread()
         if self.kind == FAILS_LATER:
             raise KeyError(self.label)
 
@@ -139,7 +137,9 @@ class Sight:
         return sentence.replace(self._raised, f"{self._raised} ({self._where})")
 
 
-def _next(queue: SimpleQueue[Any], patience: float, alive: Callable[[], bool] = lambda: True) -> object:
+def awaited_answer(
+    queue: SimpleQueue[Any], patience: float, alive: Callable[[], bool] = lambda: True
+) -> object:
     """Return the next answer; the queue itself if there is none."""
     for _ in range(max(1, round(patience / 0.02))):
         try:
@@ -150,7 +150,8 @@ def _next(queue: SimpleQueue[Any], patience: float, alive: Callable[[], bool] = 
     return queue
 
 
-def _describe(answer: object, task: ProbeTask) -> str:
+def describe_answer(answer: object, task: ProbeTask) -> str:
+    """Say what came as the answer to a task."""
     if isinstance(answer, SimpleQueue):
         return f"no answer to {task.label}"
     if answer == (False, None):
@@ -164,13 +165,13 @@ def _describe(answer: object, task: ProbeTask) -> str:
             return f"True, {_of(whose)} and {_of(batch)}{_beyond(whose)}"
         kind, error, trace = payload
         if not isinstance(trace, TracebackType | None):
-            return f"an answer of another form: {_form(answer)}"
+            return f"an answer of another form: {form_of(answer)}"
         if error is not task.error and error.args != task.error.args:
             return f"False, the {kind.__name__} of {error.args[0] if error.args else 'nobody'}, not of {task.label}"
         whose = "its" if error is task.error and kind is type(error) else "another"
         return f"False, {whose} {kind.__name__}" + " without a traceback" * (trace is None) + _beyond(task)
     except (TypeError, ValueError, AttributeError):
-        return f"an answer of another form: {_form(answer)}"
+        return f"an answer of another form: {form_of(answer)}"
 
 
 def _beyond(task: object) -> str:
@@ -196,87 +197,13 @@ def _of(value: object) -> str:
     return f"{value}" if isinstance(value, str) else repr(value)
 
 
-def _form(value: object) -> str:
+def form_of(value: object) -> str:
+    """Say of what a value is made, without its numbers."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(_form, value))})"
+        return f"({', '.join(map(form_of, value))})"
     if isinstance(value, list):
-        return f"[{', '.join(map(_form, value))}]"
+        return f"[{', '.join(map(form_of, value))}]"
     return f"{value}" if value is None or isinstance(value, bool) else type(value).__name__
-
-
-# ---- exercise 1: worker
-
-
-class Hasty(SimpleQueue[Any]):
-    """A queue on which a limit of time runs out at once, however long it is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ran_out = Event()
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Return the next item, or raise Empty."""
-        try:
-            return super().get(block, None if timeout is None else min(timeout, 0.001))
-        except Empty:
-            self.ran_out.set()
-            raise
-
-
-def ask_worker(worker: Worker, case: Sequence[str], patience: float) -> Sight:
-    """Let a worker serve tasks of these kinds, then None; return what it answered, task by task, and how it ended.
-
-    The case may end in AHEAD (two and more tasks wait before the first answer is taken), in IDLE or in OFTEN.
-    """
-    kinds = [kind for kind in case if kind not in (AHEAD, IDLE, OFTEN)]
-    if OFTEN in case:
-        kinds *= sys.getrecursionlimit() + 100
-    tasks = [ProbeTask(f"task {number}", kind) for number, kind in enumerate(kinds)]
-    idle = Hasty()
-    in_queue: SimpleQueue[Any] = idle if IDLE in case else SimpleQueue()
-    out_queue: SimpleQueue[Any] = SimpleQueue()
-    for behind, task in enumerate(reversed(tasks) if AHEAD in case else ()):
-        task.early = partial(lambda many: in_queue.qsize() < many, behind)
-    for task in tasks if AHEAD in case else ():
-        in_queue.put(task)
-    with Aside(partial(worker, in_queue, out_queue)) as aside:
-        for task in tasks:
-            task.worker = aside.runs[0].thread
-        if IDLE in case and idle.ran_out.wait(0.05):
-            aside.over(0.05)
-
-        def answer() -> object:
-            return _next(out_queue, patience, lambda: not aside.over(0))
-
-        if AHEAD in case:
-            answers = [answer() for _ in tasks]  # described when all are here: none may have become another
-            said = [_describe(*pair) for pair in zip(answers, tasks, strict=True)]
-            if any(told.startswith("no answer") for told in said):
-                return Sight(said, aside)
-        else:
-            said = []
-            for task in tasks:
-                in_queue.put(task)
-                said.append(_describe(answer(), task))
-                if said[-1].startswith("no answer"):
-                    return Sight([*said[:-1], said[-1] + _why_none(in_queue, answer, task, aside)], aside)
-        in_queue.put(None)
-        last = answer() if aside.over(patience) else out_queue
-        if not aside.over(0):
-            return Sight([*said, "still running after None"], aside)
-    said.append(f"last answer {_form(last)}" if last is not out_queue else "no last answer (False, None)")
-    if aside.error:
-        said[-1] += f" (the worker {aside.end})"
-    said[-1] += f", and {out_queue.qsize()} more behind it" * (not out_queue.empty())
-    return Sight([*said, aside.end if aside.error else "ended"], aside)
-
-
-def _why_none(in_queue: SimpleQueue[Any], answer: Callable[[], object], task: ProbeTask, aside: Aside) -> str:
-    """Say why a task has no answer: the worker has ended, or answers only when None has come."""
-    if aside.end:
-        return f" (the worker {aside.end})"
-    in_queue.put(None)
-    return " until None came" * _describe(answer(), task).startswith("True")
 
 
 # ---- exercise 2: spawn_workers
@@ -405,7 +332,7 @@ class _Spawning:
                 if isinstance(queues, Sequence) and len(queues) == 2:
                     self._use(*queues)
                 else:
-                    self.said.append(f"handed out something else than two lists of queues: {_form(queues)}")
+                    self.said.append(f"handed out something else than two lists of queues: {form_of(queues)}")
                 self.leaves.set()
                 if self.by_an_error:
                     raise self.error
@@ -429,7 +356,7 @@ class _Spawning:
             in_queue.put(probe)
         patience = self.patience
         for probe, out_queue in zip(self.probes, out_queues, strict=False):
-            self.said.append(_describe(_next(out_queue, patience), probe))
+            self.said.append(describe_answer(awaited_answer(out_queue, patience), probe))
             if self.said[-1].startswith("no answer"):
                 patience = 0.05  # the others have had their time, too
         if patience < self.patience:

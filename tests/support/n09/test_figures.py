@@ -1,6 +1,7 @@
 """The figures of notebook 09: the steps of a run, streams, clocks, what two threads gain."""
 
 import itertools
+import json
 from functools import partial
 
 import pytest
@@ -17,6 +18,9 @@ from support.n09 import lock
 from support.n09.clocks import gaps, slowest_tasks
 from support.n09.lock import PYTHON_LOOP, round_of
 from support.n09.two_streams import simulate_streams
+from tools.project import ROOT
+
+NOTEBOOK = json.loads((ROOT / "notebooks" / "09_streams_tasks_workers.ipynb").read_text(encoding="utf-8"))
 
 
 def heading(figure):
@@ -130,3 +134,24 @@ def test_streams_keep_their_promises(streams, threads, kernel, launch, waits):
         assert all(a.end <= b.start for a, b in itertools.pairwise(spans)), "one at a time"
     if waits:
         assert ran["B0"].start >= ran["A1"].end
+
+
+def source_with(line):
+    """Return the one cell of the notebook that has a line with this beginning."""
+    found = ["".join(cell["source"]) for cell in NOTEBOOK["cells"]]
+    return next(source for source in found if any(each.startswith(line) for each in source.splitlines()))
+
+
+def test_the_notebook_predicts_the_makespan_of_a_run_that_keeps_its_law():
+    task = 1.0
+    hand_over = 0.5
+    clocks = list(enumerate(clock_cycles(6, 2)))
+    starts = [k * (task + hand_over) for k, _ in clocks]
+    run = Trace(
+        Span(f"partition {j}", f"F{i}", starts[k], starts[k] + task, "forward") for k, clock in clocks for i, j in clock
+    )
+    seen = {"M": 6, "N": 2, "predicted_tasks": sum(slowest_tasks(run, 6, 2)), "empty": hand_over}
+    exec(source_with("CLOCKS = "), seen)
+    law = next(line for line in source_with("predicted = ").splitlines() if line.startswith("predicted = "))
+    exec(law, seen)
+    assert seen["predicted"] == run.makespan

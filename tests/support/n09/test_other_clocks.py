@@ -1,12 +1,13 @@
 """Schedulers of a clock that readers wrote who had not seen ours: shared queues, errors that count as false."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import Empty, Queue
 
 import pytest
 
 from support.n09 import checks as n09
-from support.n09.answers import asking_the_error
+from support.n09.answers import asking_the_error, putting, take
 from tests.support.n09.test_wrong_answers import spawn_with
 
 
@@ -112,6 +113,25 @@ def clock_of_three_at_a_time(tasks, in_queues, out_queues):
     return ended(tasks, answers)
 
 
+def clock_that_drains_with_a_limit(tasks, in_queues, out_queues):
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    answers = {}
+    failed = False
+    for j in tasks:
+        try:
+            answers[j] = out_queues[j].get(timeout=1 if failed else None)
+        except Empty:
+            continue
+        failed |= not answers[j][0]
+    return ended(tasks, answers)
+
+
+def clock_that_finalizes_elsewhere(tasks, *queues):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(putting(take), tasks, *queues).result()
+
+
 def batched(items, many):
     items = list(items)
     return [items[start : start + many] for start in range(0, len(items), many)]
@@ -130,6 +150,8 @@ def batched(items, many):
             clock_that_goes_backwards_and_asks_whose,
             "share a queue. Expected: raised the ValueError of task 0; seen: raised the RuntimeError of task 1",
         ),
+        (n09.check_run_clock, clock_that_drains_with_a_limit, "ValueError, late. Expected: answers left: 0; seen: "),
+        (n09.check_run_clock, clock_that_finalizes_elsewhere, "seen: finalized: task 0 in another thread, task 1 in"),
         (n09.check_run_clock, clock_with_error_or, "An error may count as false"),
         (n09.check_worker, asking_the_error, "An error may count as false"),
         (

@@ -315,6 +315,17 @@ def worker_that_computes_nothing(in_queue, out_queue):
     out_queue.put((False, None))
 
 
+def worker_that_knows_an_error_by_its_form(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        try:
+            batch = task.compute()
+        except BaseException:
+            batch = sys.exc_info()
+        failed = isinstance(batch, tuple) and isinstance(batch[1], BaseException)
+        out_queue.put((False, batch) if failed else (True, (task, batch)))
+    out_queue.put((False, None))
+
+
 def answers_of(tasks, in_queues, out_queues):
     for j, task in tasks.items():
         in_queues[j].put(task)
@@ -365,6 +376,7 @@ def plan_that_remembers(compute, batches, n, *queues, known={}):  # noqa: B006  
         (n09.check_worker, worker_that_takes_all_that_wait, "(another was taken before its answer)"),
         (n09.check_worker, worker_whose_queue_has_no_task_done, "None) (the worker raised AttributeError: "),
         (n09.check_worker, worker_that_computes_nothing, "seen: True, task 0 and its batch (never computed)."),
+        (n09.check_worker, worker_that_knows_an_error_by_its_form, "its type doesn't say whether the task has failed"),
         (n09.check_worker, worker_with_a_thread_at_a_time, "(computed in another thread)"),
         (n09.check_run_clock, clock_that_finalizes_before_it_raises, "seen: raised KeyError"),
         (n09.check_run_clock, clock_that_leaves_first, "of task 0; seen: raised the SystemExit of task 1"),

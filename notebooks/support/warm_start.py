@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
-from multiprocessing import forkserver
 from typing import Any
 from unittest import mock
 
@@ -36,6 +35,9 @@ def start_warm(target: Callable[..., None], *args: Any) -> Any:
     context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     with mock.patch.dict(os.environ, {"PYTHONPATH": path, **ENVIRONMENT}):
         if sys.platform == "linux":
+            # Not above: the Python of a page reads this file, too, and has no such module.
+            from multiprocessing import forkserver
+
             # The second one would be imported by the first optimizer of each copy.
             context.set_forkserver_preload([target.__module__, "torch._dynamo"])
             forkserver.ensure_running()

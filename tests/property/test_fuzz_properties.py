@@ -23,7 +23,7 @@ MAY_SHOW = {
     "S9": lambda case: case.has("fills"),
 }
 """By the first two letters of a fault: the cases that may show it."""
-QUICK = size(suite={"S1", "S6, in an Executor", "S9"}, prove=set(TAKEN_BACK))
+QUICK = size(suite={"S1", "S9"}, prove=set(TAKEN_BACK))
 
 
 def test_no_case_is_a_fault_and_few_are_refused():

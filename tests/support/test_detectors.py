@@ -81,19 +81,30 @@ ODD_IN_THE_SUITE = ("gives None", "raises a bare number")
 FUNCTIONS = [name for name, exercise in EXERCISES.items() if all(map(callable, exercise.references))]
 
 
-#: Exercises whose trial takes a fifth of a second of a core or more: `make test` takes each third of their mistakes.
+#: Exercises whose trial takes a fifth of a second of a core or more, or whose mistakes take a second or more together:
+#: `make test` takes each third of these.
 SLOW = {
     "n00.check_rank_step",
+    "n00.check_step",
+    "n01.check_predict",
+    "n02.check_buffered",
+    "n02.check_noise",
+    "n03.check_sampler",
     "n03.check_score",
     "n03.check_share",
     "n04.check_cursor",
     "n04.check_inverse",
+    "n05.check_epoch",
+    "n06.check_ddp",
+    "n07.check_accumulate",
     "n07.check_cut",
     "n07.check_jointly",
     "n07.check_saved_bytes",
     "n08.check_best_m",
+    "n08.check_simulate",
     "n11.check_copy_wait",
     "n12.check_pipeline",
+    "n14.check_search",
 }
 
 

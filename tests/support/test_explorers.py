@@ -118,7 +118,14 @@ def complaints(explorer: Explorer) -> Iterator[str]:
             yield f"{values}: this control changes nothing"
 
 
-@pytest.mark.parametrize("shown", all_shown(), ids=lambda shown: f"{shown.number} {shown.call.split(',')[0]}")
+def cases() -> Iterator[Any]:
+    """Yield the calls; the one whose frames make a plan of 512 ranks each takes seconds."""
+    for shown in all_shown():
+        marks = [pytest.mark.costly] if "draw_plans" in shown.call else []
+        yield pytest.param(shown, marks=marks, id=f"{shown.number} {shown.call.split(',')[0]}")
+
+
+@pytest.mark.parametrize("shown", cases())
 def test_an_explorer_draws_its_start_and_corners_and_each_control_is_seen_and_told(shown: Shown) -> None:
     explorer = shown.build()
     known = FAULTS.get(f"{shown.number} {getattr(explorer.draw, '__name__', '')}")

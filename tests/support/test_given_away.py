@@ -187,6 +187,10 @@ def given_away(cells, name, exercise, patience=PATIENCE):
     return found
 
 
+#: Exercises whose trial takes more than a second of a core for what is no answer.
+SLOW = {"n02.check_noise", "n03.check_score", "n08.check_best_m"}
+
+
 @pytest.fixture
 def _soon(monkeypatch):
     monkeypatch.setattr(import_module("support.n09.checks"), "PATIENCE", 0.15)
@@ -194,7 +198,9 @@ def _soon(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")  # what does not fit an exercise may raise in a thread, or start a loader
 @pytest.mark.usefixtures("_soon")
-@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.costly] if name in SLOW else []) for name in EXERCISES]
+)
 def test_no_function_shown_above_an_exercise_passes_its_check(name):
     room, check = name.split(".")
     cells = json.loads(NUMBERS[room[1:]].read_text(encoding="utf-8"))["cells"]

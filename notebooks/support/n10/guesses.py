@@ -25,7 +25,7 @@ guess_least = exact_number(  # over all numbers of segments
     "tensors",
     {
         8: "that is the best number of segments",
-        9: "that is one segment's inside alone",
+        9: "that is a segment with its input, and the other inputs are held as well",
         12: "right if their lengths may differ, as you will see; here they are equal",
         17: "then the input of the segment at work is counted twice",
         33: "about half of 65: two segments hold 34, and that is not the best number",

@@ -44,9 +44,7 @@ class _Segment(nn.Module):
         if self.runs > 1 and not torch.is_grad_enabled():
             raise Finding("the second forward ran with gradients off.")
         if self.required[-1] != self.required[0]:
-            raise Finding(
-                "in the second forward the inputs do not require the gradients that they required in the first."
-            )
+            raise Finding("in the second forward not the same inputs require a gradient as in the first.")
         if self.drops:  # before anything is saved
             x = F.dropout(x, 0.5)
         hidden = torch.tanh(x @ self.first)

@@ -152,9 +152,9 @@ def fault_of_checkpoint(answer: Any) -> str:
         or _fault_of_unused(answer)
         or _fault_of_other_paths(answer)
         or _fault_of_errors(answer)
+        or _fault_of_a_kept_graph(answer)
         or _fault_of_what_is_left(answer)
         or _fault_of_passes(answer)
-        or _fault_of_a_kept_graph(answer)
         or _fault_of_drawing_in_backward(answer)
         or _fault_of_casts_that_stay(answer)
     )
@@ -167,11 +167,18 @@ def _fault_of_memory(answer: Any) -> str:
         with in_case("in forward"):
             y = answer.apply(layer, x)
         more = live.now - y.nbytes
+        loss = y.sum()
         del y
+        kept = live.now - loss.nbytes
+        del loss
     if more >= x.nbytes:
         return f"after forward {more // 1024} KiB are alive besides an input of 16 KiB and an output of 32."
     if live.now:
         return "the output stays in memory when nobody uses it any more: an attribute of ctx keeps it."
+    if kept >= x.nbytes:
+        return (
+            "nobody holds the output any more, and it stays in memory until backward: keep the inputs alone."
+        )
     try:
         answer.apply(lambda x, data: data.flatten(1), x, torch.ones(2, 2, 2)).sum().backward()
     except RuntimeError as error:
@@ -336,6 +343,8 @@ def _fault_of_a_kept_graph(answer: Any) -> str:
         case = f"the {turn} of two backwards through a kept graph"
         with in_case(case):
             loss.backward(retain_graph=True)
+        if part.first.weight.grad is None:
+            return "the function is a method, no module, and its weights have no gradient."
         if not torch.equal(part.masks[-1], part.masks[0]):
             return f"{case} drew another dropout mask than forward."
     return ""

@@ -120,5 +120,6 @@ def test_a_famous_wrong_guess_is_neither_right_nor_close():
         assert "that is it" not in said
         assert "close" not in said
         assert "(" in said
+    assert "a segment with its input" in n10.guess_least(9).message  # its inside is 8
     assert "that is it" in n10.guess_flops("1.33").message
     assert "that is it" in n10.guess_one_block("32 u").message

@@ -69,6 +69,19 @@ STATE_FOR_MODULES_ALONE = apply(
         "getattr(ctx.function, 'training', 0) and torch.set_rng_state(ctx.random_state)",
     ),
 )
+KEEPS_THE_OUTPUT = apply(
+    (
+        "return function(*inputs)",
+        "output = function(*inputs)\n        ctx.output = output.detach()\n        return output",
+    )
+)
+WEIGHTS_OF_MODULES_ALONE = apply(
+    (
+        "(output, gradient)",
+        "(output, gradient, inputs=[*filter(lambda x: x.requires_grad, inputs), "
+        "*getattr(ctx.function, 'parameters', list)()])",
+    )
+)
 EMPTIES_THE_GRADIENT = apply(("        return None, *", "        gradient.zero_()\n        return None, *"))
 
 
@@ -78,6 +91,8 @@ EMPTIES_THE_GRADIENT = apply(("        return None, *", "        gradient.zero_(
         (TYPE_OF_THE_CLASS, "the first forward computed in"),
         (AUTOCAST_BY_HAND, "until a `with torch.autocast(…)` ends"),  # it has none
         (KEEPS_INPUTS_AS_WELL, "after backward an input is still held"),
+        (KEEPS_THE_OUTPUT, "nobody holds the output any more, and it stays in memory until backward"),
+        (WEIGHTS_OF_MODULES_ALONE, "the function is a method, no module, and its weights have no gradient"),
         (HEARS_NO_ERROR, "in the second forward, and nobody heard of it"),
         (MASK_AS_NUMBERS, "is of type torch.float32, in the first of type torch.bool"),
         (ONE_LEAF_A_TENSOR, "one tensor is passed as two inputs"),
@@ -118,6 +133,9 @@ PUTS_BACK_WITHOUT_FINALLY = hooks(
     ("torch.random.fork_rng(devices=[]), torch", "torch"),
     ("        found = []\n", "        found = []\n        now = torch.get_rng_state()\n"),
     ("            function(*inputs)\n", "            function(*inputs)\n        torch.set_rng_state(now)\n"),
+)
+REQUIRES_MORE_THE_SECOND_TIME = hooks(
+    ("            function(*inputs)\n", "            function(*(x.detach().requires_grad_() for x in inputs))\n"),
 )
 DRAWS_AGAIN_IN_MODULES_ALONE = hooks(
     ("torch.set_rng_state(random_state)", "getattr(function, 'training', 0) and torch.set_rng_state(random_state)"),
@@ -161,6 +179,7 @@ def stops_at_the_one_that_was_asked(function, *inputs):
     [
         (LETS_GO_AT_THE_END, "at the peak"),
         (CHANGES_THE_DATA, "the caller's data now requires a gradient"),
+        (REQUIRES_MORE_THE_SECOND_TIME, "in the second forward not the same inputs require a gradient as in the first"),
         (PUTS_BACK_WITHOUT_FINALLY, "an error in the second forward, and the random state is another one than before"),
         (DRAWS_AGAIN_IN_MODULES_ALONE, "the second forward drew another dropout mask than the first"),
         (stops_at_the_one_that_was_asked, "ran 3 times in forward and backward"),

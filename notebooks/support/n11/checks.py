@@ -332,7 +332,7 @@ HALVES = {
         "backward(output, gradient)",
         "backward(output.sum())",
     ),
-    "After backward the inside is still in `shared`, so its memory is not free: take it out (pop).": (
+    "Its memory is not free: take it out (pop).": (
         '.pop("inside")',
         '["inside"]',
     ),

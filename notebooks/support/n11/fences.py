@@ -57,8 +57,16 @@ def fault_of_fence(answer: Fence, whose: str = "") -> str:
             got = _fenced(m, n, answer)
         fault = _fault_of_fenced(got, _fenced(m, n, fence))
         if fault:
-            return Fault(f"{where} {fault}", f"{where} {got}")
+            return Fault(f"{where} {fault}", f"{where} {got} {_in_three_partitions(answer)}")
     return ""
+
+
+def _in_three_partitions(answer: Fence) -> _Fenced | str:
+    """Return what tells answers apart that are alike in two partitions, or what the answer raises."""
+    try:
+        return _fenced(5, 3, answer)
+    except Exception as error:
+        return type(error).__name__
 
 
 def fault_of_copies(depend: Callable[[list[Tensor], int], Any]) -> str:

@@ -83,6 +83,22 @@ def test_another_engine_is_right(other):
     assert n11.check_engine(other)
 
 
+PAIRS = (
+    ("[root]", "[(root, 0)]"),
+    ("following(node)", "[pair for pair in node[0].next_functions if pair[0]]"),
+    ("node: node.", "node: node[0]."),
+    ("order.append(node)", "order.append(node[0])"),
+)
+FIRST_OUTPUTS = (("following(node)", "[x for x, number in node.next_functions if x and number == 0]"),)
+
+
+@pytest.mark.parametrize("changes", [PAIRS, FIRST_OUTPUTS])
+def test_a_node_of_two_outputs_is_one_node(changes):
+    verdict = n11.check_engine(edited(engine_order, *changes))
+    assert verdict.status == "wrong", verdict.message
+    assert "Unbind" in verdict.message
+
+
 class Alias(torch.autograd.Function):
     """Fork with a view, and a phony cut out of x."""
 
@@ -265,7 +281,7 @@ def dead_phony(ctx, x):
         (MyFork, "backward", lambda ctx, x, phony: None, "MyFork.backward returns None: chain a gets no gradient"),
         (MyFork, "backward", lambda ctx, x, phony: x * 2, "gradient of chain a is 0.4, not 0.2"),
         (MyFork, "backward", lambda ctx, x: x, "one gradient for each output of forward"),
-        (MyFork, "backward", lambda ctx, x, phony: x + phony, "nothing to add"),
+        (MyFork, "backward", lambda ctx, x, phony: x + phony, "nothing to be added"),
         (MyJoin, "forward", lambda ctx, x, phony: [].clear(), "returned None"),
         (MyJoin, "forward", lambda ctx, x, phony: x + 1, "must not change x"),
         (MyJoin, "forward", lambda ctx, x, phony: x.clone(), "MyJoin copies x"),
@@ -339,13 +355,27 @@ def test_a_wrong_part_of_the_two_nodes_is_told(old, new, says):
 
 
 @pytest.mark.parametrize("old, new", [
-    ("batches[i - 1], phony = Fork", "batches[i], phony = Fork"),  # from i, to i
     ("batches[i] = Join.apply(batches[i], phony)", "Join.apply(batches[i], phony)"),
     ("batches[i] = Join.apply(batches[i], phony)", "batches[i - 1] = Join.apply(batches[i - 1], phony)"),
     ("for i, j in clock:", "for j, i in clock:"), ("copy(batches[i], j)", "copy(batches[i], j) * 2"),
 ])  # fmt: skip
 def test_a_wrong_line_of_the_fence_is_refused(old, new):
     assert n11.check_fence(*edited((depend, fence), (old, new))).status == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "never"),
+    [
+        ("            depend(batches, i)", "            depend(batches, i - 1)", "that of the partition"),
+        ("if i > 0:", "if i > 0 and (i, j) != clock[0]:", "that of the partition"),
+        ("batches[i - 1], phony = Fork.apply(batches[i - 1])", "batches[i], phony = Fork.apply(batches[i])", "places"),
+        ("Join.apply(batches[i], phony)", "Join.apply(phony, batches[i])", "nothing to add"),
+    ],
+)
+def test_what_is_alike_in_two_partitions_is_not_told_of_another_mistake(old, new, never):
+    verdict = n11.check_fence(*edited((depend, fence), (old, new)))
+    assert verdict.status == "wrong"
+    assert never not in verdict.message
 
 
 def test_another_form_is_told_and_the_forgotten_tie_is_in_the_order():

@@ -61,13 +61,14 @@ LENGTHS: tuple[Lengths, ...] = (
 CLASSES = "F.cross_entropy looks for the classes in dimension 1. Flatten rows and places into one."
 
 
-def _labelled(lengths: Lengths) -> Labelled:
+def _labelled(lengths: Lengths, dtype: torch.dtype = torch.float64) -> Labelled:
+    """Return rows with so many tokens: they come first, in every third part last."""
     parts = []
     for i, rows in enumerate(lengths):
         y = torch.arange(len(rows) * PLACES).view(len(rows), PLACES) % 3
         for row, length in enumerate(rows):
             y[row, length:] = PADDING
-        parts.append((random(len(rows), PLACES, 2, seed=10 + i), y))
+        parts.append((random(len(rows), PLACES, 2, seed=10 + i, dtype=dtype), y.flip(1) if i % 3 == 2 else y))
     return parts
 
 
@@ -156,8 +157,14 @@ def _fault_of_case(answer: Callable[[nn.Module, Labelled], Any], number: int) ->
     case = f"micro-batches with rows of {told} tokens"
     if number % 2:
         case += ", .grad is None before"
+    if _dtype(number) == torch.float32:
+        case += ", in float32"
     fault = _fault_of_step(answer, LENGTHS[number], case, number)
     return fault if fault in ("", NONE) else f"{case}: {fault}"
+
+
+def _dtype(number: int) -> torch.dtype:
+    return torch.float32 if number % 5 == 3 else torch.float64
 
 
 def _fault_of_second(answer: Callable[[nn.Module, Labelled], Any]) -> str:
@@ -200,9 +207,9 @@ def _fault_of_step(
     answer: Callable[[nn.Module, Labelled], Any], lengths: Lengths, case: str, number: int
 ) -> str:
     """number: of the case; with even ones .grad holds the step before, and each has its own modes."""
-    model = _Scores()
+    model = _Scores().to(_dtype(number))
     mix_modes(model, number)
-    parts = _labelled(lengths)
+    parts = _labelled(lengths, _dtype(number))
     loss, due = _of_whole_batch(model, parts)
     if not number % 2:
         for parameter in model.parameters():
@@ -228,9 +235,11 @@ def _fault_of_gradient(model: _Scores, due: Tensor) -> str:
     found = model.layer.weight.grad
     if found is None:
         return "nothing is in .grad; was backward() called?"
+    if found.dtype != due.dtype:
+        return f"the weights are in {found.dtype} now, they were in {due.dtype}."
     off = float((found - due).norm() / due.norm())
     times = float(found.norm() / due.norm())
-    if not off < 1e-9:
+    if not off < (1e-9 if due.dtype == torch.float64 else 1e-5):
         length = f"{times:.2f} times as long as" if abs(times - 1) >= 0.005 else "as long as"
         rounded = f" {FLOAT32}" * (off < FLOAT32_SHARE)
         return f"the gradient is {length} the whole batch's, and {per_cent(off)} of its length away.{rounded}"
@@ -250,7 +259,7 @@ def _fault_of_gradient(model: _Scores, due: Tensor) -> str:
 def _fault_of_loss(got: Any, due: float) -> str:
     if isinstance(got, Tensor):
         return f"you return a tensor{' with its graph' * got.requires_grad}; return a number (`.item()`)."
-    if not abs(float(got) - due) < 1e-6 * abs(due):
+    if not abs(float(got) - due) < 2e-6 * abs(due):
         return f"right gradient, but the loss is {float(got):.7g}, the whole batch's {due:.7g}."
     return ""
 

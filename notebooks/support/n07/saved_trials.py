@@ -118,9 +118,9 @@ def _of_places() -> KnownBytes:
 
 def _of_weights() -> KnownBytes:
     """Return a case in which two weights share a memory, as in FSDP, and neither has a `_base`."""
-    flat = random(8, 6)
+    flat = random(10, 6)
     first = nn.Parameter(flat[:4])
-    last = nn.Parameter(flat[4:])
+    last = nn.Parameter(flat[6:])
     return KnownBytes(
         "first * last, two weights in one memory, nothing there",
         lambda: first * last,

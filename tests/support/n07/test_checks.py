@@ -91,25 +91,6 @@ def by_storage_sizes(forward, there):
     return sum(sizes.values())
 
 
-def by_root(forward, there):
-    """Take of each view the tensor that it was made from."""
-
-    def root(tensor):
-        return tensor if tensor._base is None else tensor._base
-
-    known = {root(tensor).data_ptr() for tensor in there}
-    held = {}
-
-    def pack(tensor):
-        if root(tensor).data_ptr() not in known:
-            held[root(tensor).data_ptr()] = root(tensor).detach()
-        return tensor.detach()
-
-    with saved_tensors_hooks(pack, lambda packed: packed):
-        forward()
-    return sum(tensor.nbytes for tensor in held.values())
-
-
 def by_checkpoint(model, parts, loss_of):
     model.zero_grad()
     loss = loss_of(torch.cat([checkpoint(model, part, use_reentrant=False) for part in parts]))
@@ -177,7 +158,6 @@ def from_first_row(sizes, means, variances):
     (n07.check_saved_bytes, in_a_box),
     (n07.check_saved_bytes, in_a_list),
     (n07.check_saved_bytes, by_storage_sizes),
-    (n07.check_saved_bytes, by_root),
     (n07.check_jointly, by_checkpoint),
     (n07.check_jointly, by_products),
     (n07.check_jointly, by_functions),

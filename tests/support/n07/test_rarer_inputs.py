@@ -73,6 +73,10 @@ SKIPPED = """scores = model(x)
         if not (y != -100).any():
             continue
         scores = scores.flatten(0, 1)"""
+FIRST_PLACES = """if (y[:, 0] == -100).all():
+            continue
+        scores = model(x).flatten(0, 1)"""
+IN_FLOAT64 = ("model(x)", "model(x.double())")
 LOSS = 'F.cross_entropy(scores, y.flatten(), reduction="sum")'
 LOGARITHM = 'F.nll_loss(scores.softmax(-1).log(), y.flatten(), reduction="sum")'
 
@@ -84,6 +88,12 @@ LOGARITHM = 'F.nll_loss(scores.softmax(-1).log(), y.flatten(), reduction="sum")'
         (only_tokens, "the whole batch's"),
         (edited(accumulate, (SCORES, SKIPPED)), "bytes are still kept that an earlier one has saved"),
         (edited(accumulate, (LOSS, LOGARITHM)), "a thousand times as large"),
+        (edited(accumulate, (SCORES, FIRST_PLACES)), "the whole batch's"),
+        (edited(accumulate, IN_FLOAT64), "in float32: your code raised RuntimeError"),
+        (
+            edited(accumulate, IN_FLOAT64, ("model.zero_grad()", "model.double().zero_grad()")),
+            "the weights are in torch.float64 now, they were in torch.float32",
+        ),
     ],
 )
 def test_an_accumulate_that_is_right_for_easy_models_and_parts_only_is_refused(wrong, says):
@@ -159,11 +169,19 @@ OUTPUT = "tree_map(lambda each: saved.pop(each.untyped_storage().data_ptr(), Non
         ),
         (
             edited(saved_bytes, (STORED, f"{STORED} and type(tensor) is not nn.Parameter"), names={"nn": torch.nn}),
-            "weights in one memory, nothing there: expected 384 bytes (the memory, once), got 0",
+            "weights in one memory, nothing there: expected 480 bytes (the memory, once), got 0",
         ),
         (
             edited(saved_bytes, ("saved[storage.data_ptr()]", f"saved[{BASE}.data_ptr()]")),
-            "weights in one memory, nothing there: expected 384 bytes (the memory, once), got 768",
+            "weights in one memory, nothing there: expected 480 bytes (the memory, once), got 960",
+        ),
+        (
+            edited(
+                saved_bytes,
+                ("tensor.untyped_storage()\n", f"{BASE}.detach()\n"),
+                ("storage.nbytes()", "storage.nbytes"),
+            ),
+            "weights in one memory, nothing there: expected 480 bytes (the memory, once), got 384",
         ),
     ],
 )

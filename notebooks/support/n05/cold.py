@@ -98,9 +98,7 @@ def limited(volume: Volume, make: Callable[..., Any], ours: Callable[..., Any], 
         dataset[0]
     if volume.counted[0]:
         return dataset
-    print(
-        "your dataset does not read by os.pread or os.preadv, which the volume limits: here ours runs in its place"
-    )
+    print("the volume does not see how your dataset reads: here ours runs in its place")
     return ours(*arguments)
 
 

@@ -40,23 +40,27 @@ _NOTHING = {"has no len": "Nothing was loaded when the loader was made or iterat
 
 def fault_of_epoch(answer: Any) -> str:
     """Deal epochs of one dataset, without workers and with one that persists; then ask for loads and options."""
+    with _only_new_objects():
+        return (
+            _fault_of_epochs(answer)
+            or _fault_of_loads(answer, 3)
+            or _fault_of_loads(answer, 1)
+            or _fault_of_loads(answer, 4)
+            or _fault_of_small_jobs(answer)
+            or _fault_of_options(answer)
+            or _fault_of_seeding(answer)
+            or _fault_of_errors(answer)
+        )
+
+
+def _fault_of_epochs(answer: Any) -> str:
     for options in (_PLAIN, _WORKERS):
         dataset = MyRankDataset(Source(MANY[:26]), 4, 1, 3)
         for epoch in (0, 1, 5):
             fault = _fault_of_batches(answer, dataset, epoch, options)
             if fault:
                 return fault
-    for parts in (3, 1, 4):
-        with _only_new_objects():
-            fault = _fault_of_loads(answer, parts)
-        if fault:
-            return fault
-    return (
-        _fault_of_small_jobs(answer)
-        or _fault_of_options(answer)
-        or _fault_of_seeding(answer)
-        or _fault_of_errors(answer)
-    )
+    return ""
 
 
 def _fault_of_small_jobs(answer: Any) -> str:
@@ -87,10 +91,7 @@ def _fault_of_small_jobs(answer: Any) -> str:
             return f"{job}: load was called for {dataset.loads}, not for {[*range(parts)]}."
         case = case.replace("the rows of an epoch", "with shuffle=True the rows of an epoch, sorted,")
         with in_case(case):
-            dealt = answer(
-                MyRankDataset(Source(MANY[:size]), world, rank, parts), 1, batch_size=2, shuffle=True
-            )
-            got = sorted(row for batch in dealt for row in batch)
+            got = sorted(row for batch in answer(dataset, 1, batch_size=2, shuffle=True) for row in batch)
         fault = difference_told([row[:9] for row in got], [row[:9] for row in sorted(wanted)], case)
         if fault:
             return fault

@@ -121,7 +121,7 @@ def _fault_of_order(asked: Sequence[int], reads: Sequence[tuple[int | None, int]
     """Say whether a batch is read otherwise than front to back, or by something that is not seen."""
     places = [place for place, _ in reads]
     if asked and not places:
-        return f"for the batch {[*asked]} no read was seen: read by os.pread, or slice an mmap.mmap."
+        return f"for the batch {[*asked]} no read was seen: read by os.pread."
     once = len(places) <= len({*asked})  # then rows that lie in one page may be read at one place
     if any(a is None or b is None or a > b or (a == b and not once) for a, b in pairwise(places)):
         return f"the batch {[*asked]} is read at the places {places}: not front to back, each row once."

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import io
-import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -114,42 +113,9 @@ class _WatchedFile:
         return told
 
 
-def _map_of(watch: FileWatch, is_it: Callable[[int], bool]) -> type[mmap.mmap]:
-    """Return a class of mapped files that notes slices, reads and moves of the one that is watched."""
-
-    class Map(mmap.mmap):
-        def __init__(self, number: int, *_: Any, **__: Any) -> None:
-            self.watched = is_it(number)
-
-        def __getitem__(self, place: Any) -> Any:
-            if self.watched:
-                start, stop, _ = (
-                    place.indices(len(self)) if isinstance(place, slice) else (place, place + 1, 1)
-                )
-                watch.reads.append((int(start), int(stop) - int(start)))
-            return super().__getitem__(place)
-
-        def seek(self, *place: Any) -> None:
-            watch.moved += self.watched
-            super().seek(*place)
-
-        def read(self, size: int | None = None) -> bytes:
-            if self.watched:
-                watch.read_at_position(size)
-            return super().read(size)
-
-        def readline(self) -> bytes:
-            line = super().readline()
-            if self.watched:
-                watch.read_at_position(len(line))
-            return line
-
-    return Map
-
-
 @contextmanager
 def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
-    """Note what is done to a file of this path. answers: where names imported from os, io or mmap are found, too."""
+    """Note what is done to a file of this path. answers: where names imported from os or io are found, too."""
     watch = FileWatch()
     target = os.stat(path)
 
@@ -204,7 +170,6 @@ def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
     calls += [
         (os, name, noting(getattr(os, name), note)) for name, note in notes.items() if hasattr(os, name)
     ]
-    calls.append((mmap, "mmap", _map_of(watch, is_it)))
     with _in_place(calls, answers):
         yield watch
 

@@ -2,7 +2,6 @@
 
 import array
 import itertools
-import mmap
 import os
 import re
 
@@ -111,20 +110,6 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
             "self.cache = {}; self.bounds, self.file =",
             "rows = {index: self[index]",
             "rows = self.cache; rows |= {index: self[index]",
-        ),
-    ),
-    "one range for a batch, from a map": (
-        "file",
-        "you read 88183 bytes: read its rows, and not what lies around them. The rows between",
-        (
-            "self.bounds, self.file = bounds, os.open(path, os.O_RDONLY)",
-            "import mmap; self.bounds, self.file = bounds, os.open(path, os.O_RDONLY); "
-            "self.text = mmap.mmap(self.file, 0, prot=mmap.PROT_READ)",
-            "rows = {index: self[index] for index in sorted(set(indices))}",
-            "low, high = int(self.bounds[min(indices)]), int(self.bounds[max(indices) + 1]); "
-            "text = self.text[low:high]; "
-            "rows = {index: text[self.bounds[index] - low : self.bounds[index + 1] - 1 - low].decode() "
-            "for index in indices}",
         ),
     ),
     "opened and closed": (
@@ -382,15 +367,6 @@ def test_a_seed_of_the_global_generator_is_found_though_it_stands_there_already(
 
 
 def test_other_right_ways_to_read_a_file_are_accepted():
-    class Mapped(solved.MyFileDataset):
-        def __init__(self, path, bounds):
-            self.bounds = bounds
-            with open(path, "rb") as file:
-                self.text = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-
-        def __getitem__(self, index):
-            return self.text[self.bounds[index] : self.bounds[index + 1] - 1].decode()
-
     class Late(solved.MyFileDataset):
         def __init__(self, path, bounds):
             self.bounds = bounds
@@ -414,7 +390,7 @@ def test_other_right_ways_to_read_a_file_are_accepted():
                 wanted = wanted[len(near) :]
             return [rows[index] for index in indices]
 
-    for answer in (Mapped, Late, Near):
+    for answer in (Late, Near):
         assert checks.check_file(answer), checks.check_file(answer)
 
 

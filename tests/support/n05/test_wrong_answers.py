@@ -226,30 +226,24 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "os.pread(self.file, 20_000 + end - 1 - begin, begin)[: end - 1 - begin]",
         ),
     ),
-    "the position of a map": (
-        "file",
-        "moves the position of an open file, and another reader may come before it is put back.",
-        (
-            INIT,
-            "import mmap; self.bounds, file = bounds, os.open(path, os.O_RDONLY); "
-            "self.text = mmap.mmap(file, 0, prot=mmap.PROT_READ)",
-            PREAD,
-            "self.text.seek(begin); return self.text.read(end - 1 - begin).decode()",
-        ),
+    "the epoch before says whether there are rows": (
+        "epoch",
+        "with shuffle=True the rows of an epoch",
+        ("    for", "    before = dataset.rows and len(dataset)\n    for", "if not len", "if not before and not len"),
     ),
-    "each piece of a batch from a map, as it was asked for": (
+    "rows from a map, of which a cold one brings whole neighbourhoods": (
         "file",
-        "not front to back, each row once",
+        "no read was seen: read by os.pread.",
         (
             INIT,
             "import mmap; " + INIT + "; self.text = mmap.mmap(self.file, 0, prot=mmap.PROT_READ)",
-            "        rows = {index: self[index] for index in sorted(set(indices))}\n        return [rows[index] for",
-            "        return [self.text[self.bounds[index] : self.bounds[index + 1] - 1].decode() for",
+            PREAD,
+            "return self.text[begin : end - 1].decode()",
         ),
     ),
-    "rows from a map that nobody sees": (
+    "rows from a map of numpy's": (
         "file",
-        "no read was seen: read by os.pread, or slice an mmap.mmap",
+        "no read was seen: read by os.pread.",
         (
             INIT,
             INIT + "; self.text = np.memmap(path, np.uint8, 'r')",

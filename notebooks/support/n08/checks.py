@@ -380,7 +380,8 @@ def _judge_illegal(exercise: Exercise, letter: Any, tasks: Any) -> Verdict:
         tasks = tasks.replace(",", " ").split()
     if not isinstance(tasks, (list, tuple)):
         return exercise.wrong(f'two tasks are asked for, such as ["F2", "B1"], not {tasks!r}.')
-    at = ["".join(map(str, task)).strip().upper() for task in tasks]  # "b0" and ("B", 0) are B0, too
+    words = ["".join(map(str, task)) if isinstance(task, (list, tuple)) else str(task) for task in tasks]
+    at = [word.strip().upper() for word in words]  # "b0" and ("B", 0) are B0, too
     if (letter, at) == exercise.reference:
         return exercise.right("rank 0 waits with B0 for rank 1, which waits with F1 for rank 0.")
     said = [why for why, wrong in exercise.mistakes.items() if wrong == (letter, at)]

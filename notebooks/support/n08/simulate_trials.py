@@ -53,7 +53,7 @@ def _tries() -> Iterator[tuple[Orders, Any, float]]:
     dice = random.Random(8)
     for _ in range(12):
         orders = _by_dice(dice)
-        costs = {kind: [dice.choice((0, 0.5, 1, 2, 3.25)) for _ in orders] for kind in "FBR"}
+        costs = {kind: [dice.choice((0, 0.5, 1, 2, 3.1416)) for _ in orders] for kind in "FBR"}
         yield orders, costs, dice.choice((0, 0.75, 4))
     # who waits is asked many times
     for m, n, make in ((8, 4, turn_early), (3, 40, gpipe), (200, 2, turn_early)):
@@ -144,7 +144,7 @@ def _first_wrong(got: Ends, expected: Ends) -> str:
             return f"{kind}{i} on rank {j} has no end, expected {end:g}"
         if isinstance(found, (str, bytes)) or not hasattr(found, "__sub__"):
             return f"{kind}{i} on rank {j} ends at {found!r}, expected a number, {end:g}"
-        if abs(found - end) > 1e-9:
+        if not abs(found - end) <= 1e-5 * max(1, end):  # float32 will do, nan will not
             return f"{kind}{i} on rank {j} ends at {found:g}, expected {end:g}"
     more = [key for key in got if key not in expected]
     return f"there is an end for {more[0]!r}, which is no task of these orders" if more else ""

@@ -49,7 +49,7 @@ def clocks_in_order(answer: ClockCycles) -> Any:
         table: list[Any] = []
         for clock in islice(found, m * n + 2):
             try:
-                pairs = [(i, j) for i, j in clock]
+                pairs = [(i + 0, j + 0) for i, j in clock]  # a text is no number
                 table.append(sorted(pairs, key=lambda pair: pair[1]))
             except (TypeError, ValueError):
                 table.append(f"clock {len(table)} is no list of pairs (i, j): {clock}")

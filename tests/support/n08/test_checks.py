@@ -92,6 +92,7 @@ def test_other_ways_to_write_clock_cycles_pass_and_an_endless_one_gets_an_answer
         (lambda m, n: [[(i, 0) for i in range(m)], *solved.clock_cycles(m, n)], "runs twice"),
         (lambda m, n: m + n - 1, "a list of clocks is expected, not 5"),
         (lambda m, n: {(i, j): i + j for i in range(m) for j in range(n)}, "no list of pairs"),
+        (lambda m, n: [[f"{i}{j}" for i, j in clock] for clock in solved.clock_cycles(m, n)], "no list of pairs"),
     ],
 )
 def test_a_wrong_clock_table_is_told_the_promise_that_it_breaks(wrong, says):
@@ -413,6 +414,7 @@ def test_the_orders_that_can_not_run_are_one_of_four_with_the_same_tasks():
         (["F0", "B2"], "It is D. Rank 0 does get through F0: go on. Rank 1 stops before it comes to B2."),
         (["B0", "F7"], "It is D. Rank 1 has no task F7."),
         (["B0"], "a task for each of two ranks is asked for, not 1"),
+        (["B0", None], "It is D. Rank 1 has no task NONE."),
         (["F1", "B0"], "Rank 0's task comes first"),
     ],
 )

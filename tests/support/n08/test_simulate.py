@@ -1,5 +1,6 @@
 """Simulators as a reader of notebook 08 may write them: right ones in other words, wrong ones, deadlocks told."""
 
+import numpy as np
 import pytest
 
 from support.kit.mistakes import edited
@@ -75,6 +76,7 @@ def by_events(orders, costs, message=0):
 def test_other_ways_to_write_simulate_pass():
     assert n08.check_simulate(recursive)
     assert n08.check_simulate(by_events)
+    assert n08.check_simulate(lambda *given: {t: np.float32(end) for t, end in solved.simulate(*given).items()})
 
 
 @pytest.mark.parametrize(
@@ -94,8 +96,13 @@ def test_other_ways_to_write_simulate_pass():
         (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
         (lambda *given: solved.simulate(*given) | {"end": 3}, "an end for 'end', which is no task"),
         (lambda *given: {key: str(end) for key, end in solved.simulate(*given).items()}, "expected a number"),
+        (lambda *given: {key: end * float("nan") for key, end in solved.simulate(*given).items()}, "ends at nan"),
         (lambda o, costs, *more: [solved.simulate(o, costs, *more), costs.clear()][0], "changes `costs`"),
         (edited(solved.simulate, ("max(free[j], arrival(kind, i, j))", "free[j] + arrival(kind, i, j)")), "ends at"),
+        (
+            edited(solved.simulate, ("    return ends", "    return {t: round(end, 2) for t, end in ends.items()}")),
+            "ends at",
+        ),
     ],
 )
 def test_a_wrong_simulate_is_told_what_is_wrong(wrong, says):

@@ -57,6 +57,18 @@ def test_batches_of_something_else_than_positions_are_told_what_is_asked_for(pos
     refused(n04.check_batches(something_else), "each batch is a list of positions")
 
 
+@pytest.mark.parametrize("rounded", [int, round])
+def test_what_a_short_step_leaves_over_is_not_all_for_the_last_rank(rounded):
+    to_the_last = edited(
+        my_batches,
+        ("first = begin", "each = max(1, rounded(count / world_size))\n        first = begin"),
+        ("count * rank // world_size", "min(count, rank * each)"),
+        ("count * (rank + 1) // world_size", "(count if rank == world_size - 1 else min(count, rank * each + each))"),
+        names={"rounded": rounded},
+    )
+    refused(n04.check_batches(to_the_last), "In the last step, too, the ranks share the work")
+
+
 def test_a_bet_on_a_page_is_told_how_many_pieces_it_leaves():
     assert most_pieces(block_shares(DIGITS, RANKS, 64), 48) == 8
     assert "8 pieces are left" in str(n04.guess_block(64))

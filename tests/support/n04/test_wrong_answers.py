@@ -4,6 +4,7 @@ import pytest
 
 from support.kit.mistakes import edited
 from support.n04 import checks as n04
+from support.n04 import cutting, resuming
 from support.n04.blocks import most_pieces
 from support.n04.cutting import DIGITS, RANKS
 from support.n04.runs import block_shares
@@ -47,6 +48,25 @@ def test_no_rank_waits_for_rank_0_to_ask_first():
 
     refused(n04.check_batches(cut_by_rank_0), "rank = 2: your code raised KeyError: 2")
     refused(n04.check_resume(dealt_by_rank_0), "rank = 4: your code raised KeyError: 4")
+
+
+def test_a_loop_that_never_ends_is_ended(monkeypatch):
+    monkeypatch.setattr(cutting, "MOST_LINES", 20_000)
+    monkeypatch.setattr(resuming, "MOST_LINES", 20_000)
+
+    def standing(size, world_size, rank, batch_size):
+        begin = 0
+        while begin < size:
+            mine = my_batches(size, world_size, rank, batch_size)
+        return mine
+
+    def turning(size, runs, world_size, rank):
+        while runs:
+            rest = resume(size, runs, world_size, rank)
+        return rest
+
+    refused(n04.check_batches(standing), "for size = 24, world_size = 3, batch_size = 2, rank = 2, your code has run")
+    refused(n04.check_resume(turning), "for resume(36, [(4, 2, 3)], 5, rank), rank = 4, your code has run")
 
 
 @pytest.mark.parametrize("position", [float, lambda place: [place]])

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from support.kit.raised import in_case
 from support.kit.values import NO_RETURN, short
+from support.n04.network import few_lines, no_end
 
 MyBatches: TypeAlias = Callable[[int, int, int, int], Any]
 BatchesOfARank: TypeAlias = list[list[int]]
@@ -27,13 +28,16 @@ _CASES = [
     (25, 3, 2),
     (28, 4, 3),
     (10, 3, 3),
-    (37, 4, 5),
+    (38, 4, 6),
     (3, 8, 2),
     (7, 1, 3),
     (1, 1, 1),
     (10, 4, 1),
     (40, 12, 3),
 ]
+
+#: Lines of Python for one call; who tries all positions at each step runs some hundred thousand.
+MOST_LINES = 2_000_000
 
 FORM = "What is asked for is a list of batches, one for each step, and each batch is a list of positions."
 STEPS = "All ranks wait for each other in every step, so all must take equally many."
@@ -46,6 +50,7 @@ IDLE = "A step is only made while there is something to read."
 HOLE = "Whenever the job stops, what is used must be a prefix of the order, so that one number tells it."
 EVEN = "In the last step, too, the ranks share the work: no two may differ by more than one."
 ALONE = "A rank asks in a process of its own: who has asked before must not matter."
+NEARER = "does each turn of its loop come nearer to the end?"
 PAGES = f"At most {MOST_PAGES} pages are to be read. Which rows of a batch lie in one page?"
 
 
@@ -55,7 +60,8 @@ def fault_of_batches(my_batches: MyBatches) -> str:
         case = f"size = {size}, world_size = {world_size}, batch_size = {batch_size}"
         ranks = []
         for rank in reversed(range(world_size)):  # nobody can wait for rank 0 to ask first
-            with in_case(f"for {case}, rank = {rank}"):
+            too_many = no_end(f"for {case}, rank = {rank},", MOST_LINES, NEARER)
+            with in_case(f"for {case}, rank = {rank}"), few_lines(MOST_LINES, too_many):
                 given = my_batches(size, world_size, rank, batch_size)
                 batches = _as_batches(given)
                 again = _as_batches(my_batches(size, world_size, rank, batch_size))

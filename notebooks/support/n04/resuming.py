@@ -9,7 +9,8 @@ from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.kit.values import NO_RETURN, short
 from support.n04 import solved
-from support.n04.cutting import ALONE, runs_of
+from support.n04.cutting import ALONE, MOST_LINES, NEARER, runs_of
+from support.n04.network import few_lines, no_end
 
 RunOfAJob: TypeAlias = tuple[int, int, int]
 """Ranks, batch size, steps."""
@@ -58,7 +59,8 @@ def fault_of_resume(resume: Resume) -> str:
             dealt = []
             for rank in reversed(range(world_size)):  # nobody can wait for rank 0 to ask first
                 history = list(runs)
-                with in_case(f"for {case}, rank = {rank}"):
+                too_many = no_end(f"for {case}, rank = {rank},", MOST_LINES, NEARER)
+                with in_case(f"for {case}, rank = {rank}"), few_lines(MOST_LINES, too_many):
                     given = resume(size, history, world_size, rank)
                     dealt.append(_as_pair(given))
                     again = _as_pair(resume(size, list(runs), world_size, rank))

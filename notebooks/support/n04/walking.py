@@ -21,8 +21,8 @@ Walk: TypeAlias = Callable[[Ids, int, Network, int], Any]
 
 #: Numbers, bits of the network, block: one pass enough, a few, many; one id; a block larger than all.
 CASES = [(64, 6, 16), (40, 6, 16), (600, 10, 64), (1100, 11, 8), (33, 6, 5), (1, 1, 4), (520, 10, 1000)]
-#: A case once more, with another network.
-AGAIN = (40, 6, 16)
+#: A case once more, with a network in which one walk passes all places outside.
+AGAIN = (33, 6, 5)
 #: A share of 1,025 numbers: its ids are fewer than n, and no beginning.
 SHARE = (1025, 11, 16)
 RANKS = 8
@@ -99,6 +99,11 @@ def moved(bits: int) -> Network:
     return lambda ids: (ids * 0x12345677 + 0x9ABCDEF) % 2**bits
 
 
+def turned(bits: int) -> Network:
+    """Return the bijection of 2^bits places that leads from each place to the next."""
+    return lambda ids: (ids + 1) % 2**bits
+
+
 def walked_one_by_one(ids: Ids, n: int, network: Network) -> tuple[list[int], list[int]]:
     """Return the images, and how many passes each id needs."""
     images = []
@@ -165,12 +170,12 @@ def _asked() -> Iterator[tuple[int, int, int, Network, Ids]]:
     """Give the cases with network and ids: all of range(n) in some order, a share of it, a few of many, none."""
     for n, bits, block in CASES:
         yield n, bits, block, scrambled(bits), np.random.default_rng(n).permutation(n)
-    n, bits, block = AGAIN
-    yield n, bits, block, moved(bits), np.random.default_rng(n).permutation(n)
     n, bits, block = SHARE
     yield n, bits, block, scrambled(bits), np.arange(0, n, RANKS)
     n, bits, block, count = NOT_FULL
     yield n, bits, block, scrambled(bits), np.random.default_rng(n).permutation(n)[:count]
+    n, bits, block = AGAIN
+    yield n, bits, block, turned(bits), np.random.default_rng(n).permutation(n)
     for n, bits, block in (FEW_OF_MANY, LARGE_NUMBERS):
         yield n, bits, block, moved(bits), np.random.default_rng(n).integers(n, size=40)
     yield n, bits, block, moved(bits), np.arange(0)

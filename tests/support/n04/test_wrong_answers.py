@@ -4,6 +4,7 @@ import pytest
 
 from support.kit.mistakes import edited
 from support.n04 import checks as n04
+from support.n04 import cutting, resuming
 from support.n04.blocks import most_pieces
 from support.n04.cutting import DIGITS, RANKS
 from support.n04.runs import block_shares
@@ -49,12 +50,43 @@ def test_no_rank_waits_for_rank_0_to_ask_first():
     refused(n04.check_resume(dealt_by_rank_0), "rank = 4: your code raised KeyError: 4")
 
 
+def test_a_loop_that_never_ends_is_ended(monkeypatch):
+    monkeypatch.setattr(cutting, "MOST_LINES", 20_000)
+    monkeypatch.setattr(resuming, "MOST_LINES", 20_000)
+
+    def standing(size, world_size, rank, batch_size):
+        begin = 0
+        while begin < size:
+            mine = my_batches(size, world_size, rank, batch_size)
+        return mine
+
+    def turning(size, runs, world_size, rank):
+        while runs:
+            rest = resume(size, runs, world_size, rank)
+        return rest
+
+    refused(n04.check_batches(standing), "for size = 24, world_size = 3, batch_size = 2, rank = 2, your code has run")
+    refused(n04.check_resume(turning), "for resume(36, [(4, 2, 3)], 5, rank), rank = 4, your code has run")
+
+
 @pytest.mark.parametrize("position", [float, lambda place: [place]])
 def test_batches_of_something_else_than_positions_are_told_what_is_asked_for(position):
     def something_else(size, world_size, rank, batch_size):
         return [list(map(position, batch)) for batch in my_batches(size, world_size, rank, batch_size)]
 
     refused(n04.check_batches(something_else), "each batch is a list of positions")
+
+
+@pytest.mark.parametrize("rounded", [int, round])
+def test_what_a_short_step_leaves_over_is_not_all_for_the_last_rank(rounded):
+    to_the_last = edited(
+        my_batches,
+        ("first = begin", "each = max(1, rounded(count / world_size))\n        first = begin"),
+        ("count * rank // world_size", "min(count, rank * each)"),
+        ("count * (rank + 1) // world_size", "(count if rank == world_size - 1 else min(count, rank * each + each))"),
+        names={"rounded": rounded},
+    )
+    refused(n04.check_batches(to_the_last), "In the last step, too, the ranks share the work")
 
 
 def test_a_bet_on_a_page_is_told_how_many_pieces_it_leaves():

@@ -342,6 +342,11 @@ def test_a_walk_that_waits_for_ever_for_a_full_call_is_ended():
     refused(n04.check_walk(only_full), "and has not come to an end")
 
 
+def test_a_walk_may_have_more_than_thirty_passes():
+    few = edited(walk, ("while len(outside):", "for _ in range(30):"))
+    refused(n04.check_walk(few), "for 33 ids, n = 33, a network of 64 places")
+
+
 def test_images_kept_from_another_network_are_of_no_use():
     kept = {}
 

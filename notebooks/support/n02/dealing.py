@@ -32,6 +32,7 @@ VALUES = (
     "Items are left out that are equal, empty, zero or None, or the stream ends with them: places count, and not what "
     "stands there."
 )
+THING = "An item is handed on as the very thing that came."
 TOGETHER = (
     "Two passes at once disturb each other: what a pass needs belongs to the pass, and not to the object."
 )
@@ -204,7 +205,7 @@ def _fault_of_values(answer: Any) -> str:
                     return f"{VALUES} Of twelve {what} worker {worker} of rank {rank} hands on {len(got)}, and not 3."
                 dealt += got
         if sorted(map(id, dealt)) != sorted(map(id, items)):
-            return f"{VALUES} Of twelve {what} all together hand on {short(dealt)}."
+            return f"{THING} Of twelve {what} all together hand on {short(dealt)}."
     return ""
 
 

@@ -261,19 +261,21 @@ def _faults_of_one(draws: _Draws) -> Iterator[str]:
 
 
 def _faults_of_sharing(draws: _Draws) -> Iterator[str]:
-    """Yield which two items, or which two epochs, have a number in common again and again.
+    """Yield which two items, or which two epochs, have a number in common again and again, or a parity never.
 
-    Two crops agree once in a hundred times, two flips every second time: never all of 40 or 120, and never none.
+    Two crops agree once in a hundred times, two flips or parities every second time: never all of 40 or 120, and
+    never none.
     """
-    for name, which in (("crop", 0), ("flip", 1)):
-        rows = [[pair[which] for pair in epoch] for epoch in (*draws.far, *draws.far_other)]
+    for name, divisor, which in (("crop", 100, 0), ("flip", 2, 1), ("parity of the crop", 2, 0)):
+        rows = [[pair[which] % divisor for pair in epoch] for epoch in (*draws.far, *draws.far_other)]
         items = [*zip(*rows, strict=True)]  # of each item its number in all epochs of both seeds
         epochs = [mine + other for mine, other in zip(rows[:EPOCHS], rows[EPOCHS:], strict=True)]
         for what, columns in (("Items", items), ("Epochs", epochs)):
             for one, other in combinations(range(len(columns)), 2):
                 agreed = sum(map(eq, columns[one], columns[other]))
                 of_all = len(columns[one])
-                if agreed == of_all or (which == 0 and agreed > of_all / 3) or (which == 1 and not agreed):
+                most = of_all / 3 if divisor == 100 else of_all - 1
+                if agreed > most or (divisor == 2 and not agreed):
                     yield f"{SHARED} {what} {one} and {other} have the same {name} {agreed} times of {of_all}."
 
 

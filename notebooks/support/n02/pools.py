@@ -13,7 +13,7 @@ from support.kit.raised import in_case
 from support.kit.values import NO_RETURN, short
 from support.n02.runs import sentence_lengths
 
-BATCHES = "A batch is a list of indices."
+BATCHES = "A batch is a list of at least one index."
 TWICE = "The sampler was read more than once in an epoch, and each reading may be another shuffle."
 FOREIGN = "Only what the sampler names can be in a batch."
 LOST = "Whatever the sampler names must be in a batch, as often as it names it."

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import re
 from itertools import count, islice
 
 import numpy as np
@@ -12,6 +13,9 @@ from torch.utils.data import RandomSampler, get_worker_info
 from support.kit.mistakes import with_methods
 from support.n02 import checks as n02
 from support.n02 import solved
+from support.n02.runs import sentence_lengths
+from tools.hygiene import StoredNotebook
+from tools.project import ROOT
 
 
 def drawn_again(self):
@@ -96,6 +100,32 @@ def in_random_order(self):
 @pytest.mark.parametrize("iterate", [from_long_to_short, in_random_order, cleared_and_filled_again])
 def test_a_pool_may_be_cut_into_its_batches_in_any_order(iterate):
     assert n02.check_pooled(with_methods(solved.PooledBatches, __iter__=iterate))
+
+
+class Shuffling(solved.PooledBatches):
+    """Batches leave in another order at each pass."""
+
+    def __iter__(self):
+        batches = list(super().__iter__())
+        random.shuffle(batches)
+        return iter(batches)
+
+
+def test_the_ranks_of_the_encore_wait_little_for_pools_whose_batches_leave_in_any_order(capsys):
+    page = StoredNotebook.read(ROOT / "notebooks" / "02_samplers.ipynb")
+    source = next(source for _, _, source in page.cells("code") if "def share_of" in source)
+    lengths = sentence_lengths(2000)
+    given = {
+        "np": np,
+        "lengths": lengths,
+        "sentences": lengths,
+        "MyBatches": Shuffling,
+        "rows_by_longest": lambda batch: len(batch) * max(lengths[i] for i in batch),
+        "seeded": lambda data: random.Random(0).sample(range(len(data)), len(data)),
+    }
+    exec(source, given)
+    plain, pooled, shuffled = map(int, re.findall(r"(\d+)% is waiting", capsys.readouterr().out))
+    assert pooled < plain < shuffled
 
 
 def the_other_way_round(self):

@@ -337,6 +337,16 @@ def test_what_the_sampler_names_twice_is_loaded_twice(iterate):
     is_told(n02.check_pooled, [with_methods(solved.PooledBatches, __iter__=iterate)], pools.LOST)
 
 
+def with_an_empty_batch_at_the_end(self):
+    yield from solved.PooledBatches.__iter__(self)
+    yield []
+
+
+def test_a_batch_without_indices_is_told_to_hold_one():
+    verdict = n02.check_pooled(with_methods(solved.PooledBatches, __iter__=with_an_empty_batch_at_the_end))
+    assert "A batch is a list of at least one index. Yours gives []." in verdict.message
+
+
 def short_batch_in_the_middle(self):
     order = [*self.sampler]
     size = self.pool * self.batch_size

@@ -92,9 +92,14 @@ def test_a_deal_holds_for_any_number_of_ranks_and_workers(ranks, workers):
     is_told(n02.check_dealt, [with_methods(solved.Dealt, __iter__=no_more_than(ranks, workers))], dealing.ONCE)
 
 
+def a_copy_of_each(self):
+    return map(copy.copy, solved.Dealt.__iter__(self))
+
+
 @pytest.mark.parametrize(
     "iterate, said",
     [
+        (a_copy_of_each, dealing.THING),
         (worker_noted_once, dealing.NOTED),
         (none_ends_it, dealing.VALUES),
         (none_is_taken_for_the_end, dealing.VALUES),
@@ -186,6 +191,10 @@ def with_a_copy_of_the_generator(items, size, generator):
     return solved.buffered(items, size, copy.deepcopy(generator))
 
 
+def with_a_child_of_the_generator(items, size, generator):
+    return solved.buffered(items, size, generator.spawn(1)[0])
+
+
 def eight_at_most(items, size, generator):
     return with_waiting(items, size, generator, draw=min(size, 8))
 
@@ -266,6 +275,7 @@ def test_a_place_that_has_twice_the_chance_of_another_is_seen(weights):
         (in_an_array, buffering.THING),
         (in_a_set, buffering.EQUAL),
         (with_a_copy_of_the_generator, buffering.MOVES_ON),
+        (with_a_child_of_the_generator, buffering.MOVES_ON),
         (eight_at_most, buffering.CHANCE),
         (one_too_few, buffering.NEWEST),
         (never_the_newest, buffering.NEWEST),

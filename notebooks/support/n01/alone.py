@@ -133,6 +133,8 @@ ERRORS = (
     OSError,
     EOFError,
     AssertionError,
+    RuntimeError,
+    MemoryError,
 )
 
 
@@ -271,9 +273,10 @@ def _came_before(error: Exception, loader: Any) -> int | None:
 
 def _fault_of_values(loader: Any) -> str:
     """Say whether items, batches and lists that say nothing by their value are taken for more than that."""
-    repeated = _fault_of_batches(loader, [10, 20, 30, 40], [[3, 3], [0, 1]], None)
-    if repeated:
-        return f"lists [[3, 3], [0, 1]]: {repeated} {REPEATED}"
+    for lists, why in (([[3, 2], [0, 1]], ""), ([[3, 3], [0, 1]], REPEATED)):
+        said = _fault_of_batches(loader, [10, 20, 30, 40], lists, None)
+        if said:
+            return f"lists {lists}: {said} {why}".strip()
     random = Random(1)
     for _ in range(12):
         items = random.choices(ANYTHING, k=5)

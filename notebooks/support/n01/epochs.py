@@ -59,10 +59,14 @@ def unreadable(why: type[Exception]) -> type[OnceReadError]:
 
 
 class UnreadableError(Exception):
-    """What pickle writes and can't read again: it would call the class with the text alone."""
+    """What pickle writes and can't read again: it would call the class with nothing."""
 
     def __init__(self, item: str, why: str) -> None:
-        super().__init__(f"{item} {why}")
+        super().__init__()
+        self.text = f"{item} {why}"
+
+    def __str__(self) -> str:
+        return self.text
 
     @classmethod
     def of(cls, text: str) -> UnreadableError:
@@ -88,6 +92,8 @@ TRAVELLING: tuple[type[Exception], ...] = (
     OSError,
     EOFError,
     AssertionError,
+    RuntimeError,
+    MemoryError,
     queue.Empty,
     pickle.PicklingError,
     FalseError,

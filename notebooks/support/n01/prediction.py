@@ -248,6 +248,17 @@ check_predict = Exercise(
             ([20, 30], 3, 0.5, 0, 1, 3, 4, 2),  # fewer batches than workers, and half a core for all
             ([20], 1, 0.5, 0, 1, 3, 4, 2),
             ([20] * 48, 1, 1.5, 0, 1, 3, 20, 2),  # more cores than workers, and all want one
+            (
+                [90] * 3 + [3] * 40,
+                3,
+                1.5,
+                0,
+                1,
+                2,
+                9,
+                2,
+            ),  # the cores decide for the whole epoch, not up to a batch
+            ([9] * 100 + [600] + [9] * 140, 9, ENOUGH, 0, 1, 2, 12, 7),  # many workers, places and batches
             *_drawn(60),
         ],
     ),

@@ -57,7 +57,7 @@ def sendable(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return RuntimeError(repr(error))
+        return RuntimeError(f"{type(error).__name__}: {error}")
     return error
 
 

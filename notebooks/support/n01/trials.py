@@ -35,7 +35,7 @@ from support.n01.on_processes import SHARED as SHARED
 from support.n01.watched import Stuck, WatchedTeam
 
 ARRIVAL = "The batches come in the order of arrival: an early one has to lie somewhere until its turn."
-UNBOUND = "More orders are out than W · prefetch places allow: nothing bounds the memory."
+UNBOUND = "More orders are out than W · prefetch places allow."
 TOO_SOON = "An order went out too soon: a place is free when its batch has been received in its turn."
 STARVED = (
     "Fewer orders are out than W · prefetch places allow: one more goes out before a batch is handed over."
@@ -59,7 +59,7 @@ NOT_FOUND = "All results have arrived, and the loop waits for one more: it did n
 TOO_MANY = (
     "All that was ordered has arrived, and the clearing up waits for one more: count what is still to come."
 )
-IN_VAIN = "All that was ordered has arrived, and the loop waits for one more."
+IN_VAIN = "All that was ordered has arrived, and your code waits for one more."
 COLLATED_HERE = "The training process collates: that is work of the workers, and meanwhile nobody trains."
 NOTHING = (
     "What `collate` makes may be None, or an exception: the batch does not say whether anything was raised."
@@ -392,7 +392,7 @@ class _Trial:
             if not no_list:
                 raise failed
             return self.of_sampler()
-        if no_list:
+        if no_list and failed is None:
             return f"the batch sampler raises, and the loop got {came} and no error."
         if self.case.bad_batch < self.case.stop and failed is None:
             return f"{self.what_raises()}, and the loop got {came} and no error. {self.of_lost()}"

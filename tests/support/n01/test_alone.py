@@ -1,6 +1,7 @@
 """How the loader of one process is tried: other right ones pass, and what is wrong is told by its first batch."""
 
 import pytest
+import torch
 
 from support.kit import outside
 from support.n01 import alone
@@ -101,6 +102,22 @@ def looping(loop):
         __iter__ = loop
 
     return Loader
+
+
+def makes_tensors(self):
+    for indices in self.batches:
+        yield self.collate([torch.as_tensor(self.dataset[index]) for index in indices])
+
+
+def ends_behind(kind):
+    def loop(self):
+        try:
+            for indices in self.batches:
+                yield self.collate([self.dataset[index] for index in indices])
+        except kind:
+            return
+
+    return loop
 
 
 def begins_too_soon(self):
@@ -307,6 +324,15 @@ def gives_a_map(self):
         (until_an_empty_list, alone.EMPTY_LIST),
         (gives_a_tuple, f"`collate` was given a tuple. {alone.NO_LIST}"),
         (gives_a_map, f"`collate` was given a map. {alone.LAZY}"),
+        (makes_tensors, "lists [[3, 2], [0, 1]]: batch 0 is [tensor(40), tensor(30)], due is [40, 30]."),
+        (
+            ends_behind(RuntimeError),
+            f"where an item raises RuntimeError, 0 batches came and no error. {alone.SWALLOWED}",
+        ),
+        (
+            ends_behind(MemoryError),
+            f"where an item raises MemoryError, 0 batches came and no error. {alone.SWALLOWED}",
+        ),
         (caches, f"items were loaded 0 times, due are 2. {alone.CACHED}"),
         (caches_for_an_epoch, f"lists [[3, 3], [0, 3]]: of 4 items 2 are different objects. {alone.CACHED}"),
     ],
@@ -315,6 +341,7 @@ def test_a_wrong_loop_is_told_what_it_did(loop, says):
     verdict = check_alone(looping(loop))
     assert verdict.status == "wrong"
     assert says in verdict.message
+    assert (alone.REPEATED in verdict.message) == (loop is each_index_once)
 
 
 def test_an_error_of_the_sampler_is_the_callers_too():

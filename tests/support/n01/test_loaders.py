@@ -146,6 +146,14 @@ def work_with_one_list(dataset, collate, orders, results):
             results.put((order[0], None, error))
 
 
+def told_otherwise(batches):
+    """Number the lists, and raise a RuntimeError for whatever their sampler raises."""
+    try:
+        yield from enumerate(batches)
+    except Exception as error:
+        raise RuntimeError("no list") from error
+
+
 ONE_LIST_AHEAD[1].__globals__["one_ahead"] = one_ahead
 WRONG = {
     "reads one list ahead": (
@@ -228,6 +236,51 @@ WRONG = {
         trials.AS_TEXT,
     ),
     "clears up only behind a break": ((work, load(("finally:", "except GeneratorExit:"))), trials.LEFT),
+    "knows nothing of a RuntimeError": (
+        (
+            worker(
+                (
+                    "        except Exception",
+                    "        except RuntimeError:\n            raise\n        except Exception",
+                )
+            ),
+            load_in_order,
+        ),
+        f"item 7 raises RuntimeError, and the loop waits for ever. {trials.LOST}",
+    ),
+    "ends behind a MemoryError": (
+        (
+            worker(
+                (
+                    "        except Exception",
+                    "        except MemoryError:\n            return\n        except Exception",
+                )
+            ),
+            load_in_order,
+        ),
+        f"item 7 raises MemoryError, a worker ends behind it, and the loop waits for ever. {trials.GOES_HOME}",
+    ),
+    "one order too many": (
+        (work, load(("hand_out(workers * prefetch)", "hand_out(workers * prefetch + 1)"))),
+        "4 orders were given, due are 3. More orders are out than W · prefetch places allow.",
+    ),
+    "another error for that of the sampler": (
+        (
+            work,
+            n01.edited(load_in_order, ("enumerate(batches)", "told(batches)"), names={"told": told_otherwise}),
+        ),
+        "your code raised RuntimeError: no list",
+    ),
+    "fetches one too many behind an error": (
+        (
+            work,
+            load(
+                ("    try:\n", "    error = None\n    try:\n"),
+                (CLEAR_UP, "send_home(team, orders, results, [*missing, *([0] * (error is not None))])"),
+            ),
+        ),
+        "your code waits for one more",
+    ),
     "swallows the error": ((work, load((CLEAR_UP, CLEAR_UP + "\n        return"))), f"and no error. {trials.LOST}"),
     "fetches one too many": (
         clearing_up("[results.get() for _ in [*missing, 0]]; send_home(team, orders, results, ())"),
@@ -252,6 +305,11 @@ def test_a_wrong_loader_is_told_what_it_did_and_nothing_else(answer, says):
     assert says in verdict.message
     others = [sentence for sentence in n01.check_loader.mistakes if sentence in verdict.message]
     assert [sentence for sentence in others if sentence not in says and says not in sentence] == [], verdict
+    assert not [
+        lie
+        for lie in ("nothing bounds", "and the loop waits for one more", "and no error")
+        if lie in verdict.message and lie not in says
+    ], verdict
 
 
 @pytest.mark.parametrize("check", [n01.check_order, n01.check_loader])

@@ -85,9 +85,9 @@ def test_a_worker_that_looks_again_is_right(how):
 def written_back(error):
     """Send the error as bytes that may not be read again, and its text beside it."""
     try:
-        return pickle.dumps(error), repr(error)
+        return pickle.dumps(error), str(error)
     except Exception:
-        return b"", repr(error)
+        return b"", str(error)
 
 
 def work_sends_bytes(dataset, collate, orders, results):
@@ -131,6 +131,15 @@ def by_its_class(error):
     return error if travels else RuntimeError(type(error).__name__)
 
 
+def by(text):
+    """A worker in which the RuntimeError that stands for an error is made by `text`."""
+    return n01.edited(
+        work,
+        ("sendable(error)", "error if sendable(error) is error else RuntimeError(text(error))"),
+        names={"text": text},
+    )
+
+
 WRITTEN_ONLY = worker(("sendable(error)", "only_written(error)"))
 WRITTEN_ONLY.__globals__["only_written"] = only_written
 
@@ -144,8 +153,10 @@ WRITTEN_ONLY.__globals__["only_written"] = only_written
             n01.edited(work, ("sendable(error)", "by_its_class(error)"), names={"by_its_class": by_its_class}),
             load_in_order,
         ),
+        (by(repr), load_in_order),
+        (by(lambda error: error.args[0]), load_in_order),
     ],
-    ids=["as it is", "written and not read", "without its text"],
+    ids=["as it is", "written and not read", "without its text", "by repr", "by its args"],
 )
 def test_an_error_that_cannot_travel_is_told_to_come_as_its_text(answer):
     verdict = n01.check_loader(*answer)

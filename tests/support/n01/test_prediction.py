@@ -177,6 +177,15 @@ def test_a_formula_for_the_steady_state_is_told_what_it_cannot_know(load_of):
         changed(("busy / cores", "busy / cores + read")),
         changed(("busy / cores", "busy / min(cores, workers)")),
         changed(("busy = ", "busy = read + ")),
+        changed(
+            (
+                "taken[b] + step",
+                "max(taken[b] + step, (sum(loads[: b + 1]) + (b + 1) * (send + receive + step)) / cores)",
+            )
+        ),
+        lambda prefetch, **named: predict_epoch(prefetch=min(prefetch, 3), **named),
+        lambda workers, **named: predict_epoch(workers=min(workers, 6), **named),
+        lambda loads, **named: predict_epoch(loads=loads[:200], **named),
         changed(("read + loads[b]", "max(read, loads[b])")),
         changed(("done[b] = taken[b] + step", "done[b] = taken[b] + step + send")),
         changed(("+ receive\n", "+ receive * (b > 0)\n")),

@@ -138,7 +138,7 @@ def _broken_rule(replicas: list[WatchedReplica], batches: list[LabelledRows]) ->
             return f"rank {rank} did {len(owners)} forwards on its rows, where a step has one"
     if [] in saw:
         return f"rank {saw.index([])} did no forward on its own rows"
-    return _shared_memory(replicas) or _shared_backward(replicas) or _in_vain(replicas)
+    return _shared_memory(replicas) or _shared_backward(replicas) or _in_vain(replicas) or _frozen(replicas)
 
 
 def _changed(
@@ -209,6 +209,15 @@ def _in_vain(replicas: list[WatchedReplica]) -> str:
         if not replica.backwards:
             return (
                 f"no backward went through rank {rank}'s forward; a rank's gradient comes from its own loss"
+            )
+    return ""
+
+
+def _frozen(replicas: list[WatchedReplica]) -> str:
+    for rank, replica in enumerate(replicas):
+        if not all(weight.requires_grad for weight in replica.parameters()):
+            return (
+                f"a weight of rank {rank} no longer asks for a gradient, and the next backward passes it by"
             )
     return ""
 

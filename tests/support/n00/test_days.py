@@ -16,8 +16,8 @@ def test_messages_are_not_shared_so_that_no_number_of_devices_gets_below_them():
     assert days(10**9, 0.1) == pytest.approx(0.1 * MONTH)
 
 
-def test_four_days_turn_between_half_a_per_cent_and_one():
-    assert days(8, 0.005) < 4 < days(8, 0.01)
+def test_four_days_turn_at_messages_of_a_120th():
+    assert days(8, 1 / 121) < 4 < days(8, 1 / 119)
 
 
 def test_what_fits_behind_backward_is_free_and_the_rest_is_not():
@@ -29,6 +29,11 @@ def test_what_fits_behind_backward_is_free_and_the_rest_is_not():
 def test_a_batch_that_grows_needs_fewer_exchanges():
     assert days(8, 0.05, batch=SAME_SHARE) == pytest.approx(30 / 8 * 1.05)
     assert days(64, 0.05, batch=SAME_SHARE) < days(64, 0.05)
+
+
+def test_a_batch_twice_as_large_is_enough_if_messages_hide_and_twelve_times_if_they_do_not():
+    assert days(8, 0.1 / 2, hidden=True) == pytest.approx(MONTH / 8)
+    assert days(8, 0.1 / 12) == pytest.approx(4)
 
 
 def test_the_step_proper_is_not_shared_and_one_per_cent_of_it_turns_four_days_without_any_message():

@@ -190,14 +190,17 @@ def leaving_gradients_on_rows(replicas, batches, lr):
 
 
 def without_gradients(replicas, batches, lr):
-    for replica, (rows, labels) in zip(replicas, batches, strict=True):
-        F.cross_entropy(replica(rows), labels).backward()
+    my_step(replicas, batches, lr)
     torch.set_grad_enabled(False)
-    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
-        mean = sum(weight.grad for weight in same) / len(same)
-        for weight in same:
-            weight -= lr * mean
-            weight.grad = None
+
+
+def on_frozen_weights(replicas, batches, lr):
+    """Switch the gradients of weights off to change them, and on again only at the next call."""
+    for replica in replicas:
+        replica.requires_grad_()
+    my_step(replicas, batches, lr)
+    for replica in replicas:
+        replica.requires_grad_(False)
 
 
 def in_an_order_of_its_own(replicas, batches, lr):
@@ -218,6 +221,7 @@ def in_an_order_of_its_own(replicas, batches, lr):
         (clearing_rows, "in step 1 your function has changed batches[0]: rank 0 needs its rows and labels as they"),
         (leaving_gradients_on_rows, "in step 1 your function has changed batches[0]: rank 0 needs its rows and labels"),
         (without_gradients, "in step 1 your function has switched gradients off and left it so"),
+        (on_frozen_weights, "in step 1 a weight of rank 0 no longer asks for a gradient"),
         (in_an_order_of_its_own, "each has added in an order of its own, and replicas must be equal to the last bit"),
     ],
 )

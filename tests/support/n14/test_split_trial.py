@@ -105,6 +105,17 @@ def test_a_gradient_that_is_rounded_to_single_precision_is_refused(whole, rounde
     assert f"in float64 the gradient of {whose} is not autograd's" in n14.check_split(answer).message
 
 
+@pytest.mark.parametrize(
+    "put", ["ctx.later[:] = [add_to_weight]", "ctx.later.append(add_to_weight) if not ctx.later else None"]
+)
+def test_whose_backward_leaves_one_function_for_two_layers_is_told_so_and_not_of_who_empties_the_list(put):
+    """A function that empties the list while it runs is another mistake."""
+    answer = edited(solved.SplitLinear, ("ctx.later.append(add_to_weight)", put))
+    message = n14.check_split(answer).message
+    assert "1 function in it after both I's, expected 2" in message
+    assert "empties the list" not in message
+
+
 def test_who_takes_another_micro_batchs_function_out_of_the_list_is_told_so():
     """It calls both later, so that nothing is lost; but the other one is no longer there to be called."""
     answer = edited(

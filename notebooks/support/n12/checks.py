@@ -64,7 +64,7 @@ check_flatten = Exercise(
         "Only an nn.Sequential may be opened: another layer does more than call what it has.": (
             lambda module: nn.Sequential(*(x for x in module.modules() if not [*x.children()]))
         ),
-        "`modules()` goes into every layer, and lists an object that stands in three places once.": (
+        "A layer that is no nn.Sequential keeps its inside: do not go into it.": (
             lambda module: nn.Sequential(*(x for x in module.modules() if not isinstance(x, nn.Sequential)))
         ),
         **famous(flatten_sequential, {"Nothing was opened.": (_OPENS, "False")}),
@@ -292,7 +292,7 @@ check_numbers = Exercise(
                 _SEEDS,
                 "[[torch.Generator().seed() for _ in range(n)] for _ in range(m)]",
             ),
-            "manual_seed of torch itself is for all threads: give the layer a generator of its own.": (
+            "All threads share torch's own generator: give the layer one of its own.": (
                 f"with drawing_from({_OWN}):",
                 "if torch.manual_seed(self.seeds[i][j]):",
             ),

@@ -10,6 +10,8 @@ from support.kit.stub import is_missing
 from support.kit.verdict import Verdict
 from support.n12.balance import forward_gain
 
+CLOSE = 0.1  # of the fastest time
+
 guess_step = Guess(
     "the gain of a step",
     lambda: round(100 * (3 / (1 / forward_gain([1.0, 1.0], 8) + 2) - 1)),
@@ -31,7 +33,7 @@ class _FastestOrBeside(Guess):
     """A guess of the fastest m: times that are measured close together change places from run to run."""
 
     def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
-        """Take the fastest m and its neighbours of the list for right; say which one was measured as the fastest."""
+        """Take the fastest m for right, and a neighbour that took hardly longer; say which one was the fastest."""
         verdict = super().__call__(my_guess, *known, **named)
         ms = sorted(known[0])
         best = ms.index(_fastest(known[0]))
@@ -39,6 +41,8 @@ class _FastestOrBeside(Guess):
         if is_missing(my_guess) or my_guess not in beside:
             return verdict
         slower = known[0][my_guess] / known[0][ms[best]] - 1
+        if slower > CLOSE:
+            return verdict
         said = f"You said {my_guess}: that counts, it is beside the fastest here, m = {ms[best]}"
         return Verdict("note", f"{said}, and took {slower:.0%} longer.")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from itertools import product
+from itertools import permutations, product
 from threading import Barrier, BrokenBarrierError, Thread
 from typing import Any, TypeAlias
 
@@ -30,6 +30,7 @@ RUNS = 1000  # one of so many may have two such steps
 MANY_STEPS = 20_000  # in so many, steps meet often if there are fewer than some ten million seeds
 BY_CHANCE = 3  # so often they may meet in them
 LENGTH = 64  # numbers in a mask: two masks are not equal by chance
+LONG = 1000  # numbers that a layer draws where one pair may go on inside what another one draws
 MANY = (
     (16, 12),
     (130, 2),
@@ -120,6 +121,7 @@ def fault_of_numbers(answer: Callable[[int, int], Any]) -> str:
         or _fault_of_a_draw_beside(step[0, 0])
         or _fault_of_the_next_step(answer, following, masks)
         or _fault_of_repeating(answer, masks)
+        or _fault_of_the_same_numbers(answer)
         or _fault_of_many_pairs(answer)
         or _fault_of_a_long_run(answer)
         or _fault_of_few_seeds(answer)
@@ -244,6 +246,25 @@ def _fault_of_repeating(answer: Callable[[int, int], Any], masks: dict[_Pair, Te
         if not torch.equal(again[pair].called()[1], masks[pair]):
             whose = f"after the same torch.manual_seed({SEED}) {_told(pair)}"
             return f"{whose} draws another mask: nobody can repeat a run."
+    return ""
+
+
+def _fault_of_the_same_numbers(answer: Callable[[int, int], Any]) -> str:
+    """Say which pair of two steps begins with what another one draws some places further on."""
+    torch.manual_seed(SEED)
+    drawn: dict[str, bytes] = {}
+    for number in range(2):
+        step = answer(M, N)
+        for pair in _pairs():
+            layer = given.OwnDropout()
+            step.wrap(layer, *pair)(torch.ones(LONG))
+            drawn[f"{_told(pair)}, step {number}"] = layer.masks[-1].numpy().tobytes()
+    for (one, numbers), (other, others) in permutations(drawn.items(), 2):
+        place = numbers.find(others[:LENGTH])
+        if place >= 0:
+            return (
+                f"{one}: what {other} draws is in it, from place {place} on: the same numbers in two masks."
+            )
     return ""
 
 

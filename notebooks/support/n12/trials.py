@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import accumulate
 from threading import Barrier, BrokenBarrierError, Thread, current_thread
 from typing import Any, TypeAlias
 
@@ -28,6 +28,7 @@ from support.kit.values import NO_RETURN
 from support.n12.asked import AskedForLayers
 from support.n12.given import with_checkpoint
 from support.n12.order import fault_of_dictionaries, fault_of_the_graph
+from support.n12.parts import fault_of_a_nest, fault_of_parts
 
 
 @dataclass
@@ -215,7 +216,7 @@ def fault_of_pipeline(
             return f"with {case}: {fault}{'' if fault.endswith('?') else '.'}"
         if watch.unheld and not unheld:
             unheld = Fault(f"with {case}: {watch.unheld}.", f"{case}: {watch.unheld.known_by}")
-    return unheld
+    return unheld or (fault_of_a_nest(answer) if asks else "")
 
 
 def _fault_of_case(answer: Pipe, case: Case, watch: Watch, patience: float, asks: bool) -> str:
@@ -251,7 +252,7 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
     model = answer(given_layers, balance, case.chunks, *mode)
     if [*given_layers] != layers or balance != [*case.balance]:
         return "the caller's layers or balance were changed: leave them as they are"
-    fault = _fault_of_parts(model, case, layers)
+    fault = fault_of_parts(model, case.balance, layers)
     if fault:
         return fault
     if case.special == "eval":
@@ -327,22 +328,6 @@ def _told(output: object) -> str:
     return NO_RETURN if output is None else f"returned {type(output).__name__}"
 
 
-def _fault_of_parts(model: Any, case: Case, layers: list[_Layer]) -> str:
-    """Say which weights the pipeline does not know, or how its partitions are not those of the balance."""
-    known = {id(parameter) for parameter in model.parameters()}
-    lost = sum(id(layer.weight) not in known for layer in layers)
-    parts = getattr(model, "partitions", None)
-    if lost:
-        why = "nn.ModuleList registers them"
-        if isinstance(parts, nn.Module):
-            why = "are they copies, or do layers lie in no partition?"
-        return f"model.parameters() misses {lost} of {len(layers)}: {why}"
-    if parts is None or [[*part] for part in parts] != _cut(layers, case.balance):
-        wanted = f"one nn.Sequential per partition, with {list(case.balance)} layers"
-        return f"model.partitions should hold {wanted}"
-    return ""
-
-
 def _fault_of_graph(case: Case, output: Tensor) -> str:
     """Say whether the output lacks a graph, or has one that it should not have."""
     wanted = case.special != "no_grad"
@@ -351,11 +336,6 @@ def _fault_of_graph(case: Case, output: Tensor) -> str:
     if wanted and not output.requires_grad:
         return "the output has no graph: is it detached on the way?"
     return ""
-
-
-def _cut(layers: list[_Layer], balance: Sequence[int]) -> list[list[_Layer]]:
-    rest = iter(layers)
-    return [[*islice(rest, size)] for size in balance]
 
 
 def _fault_of_output(

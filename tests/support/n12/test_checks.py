@@ -192,10 +192,13 @@ def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_note
         ("m - 1", "min(self.chunks, len(x)) - 1", "was computed 1 × in partition 0, not 2 ×"),
         ('"always": m,', '"always": m if m > 1 else 0,', "the last of 1, was computed 1 × in partition 0, not 2 ×"),
         ("iter(layers)", "iter([*layers.children()])", "one layer in two places: model.partitions should hold"),
+        ("iter(layers)", "iter(lib_flatten(layers))", "with a nested Sequential among the layers, balance [1, 1]"),
+        ("nn.ModuleList(", "as_sequential(", "model.partitions should be an nn.ModuleList, not Sequential"),
     ],
 )
 def test_a_tie_in_one_mode_only_and_a_changed_model_are_told(old, new, says):
-    assert says in n12.check_mini(edited(MiniGPipe, (old, new))).message
+    names = {"lib_flatten": n12.flatten_sequential, "as_sequential": lambda parts: nn.Sequential(*parts)}
+    assert says in n12.check_mini(edited(MiniGPipe, (old, new), names=names)).message
 
 
 LATE = """for i, j in clock:

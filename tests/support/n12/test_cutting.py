@@ -51,6 +51,16 @@ def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_t
         assert "a layer's `training` was changed" in set_all.message
 
 
+def test_who_goes_into_every_layer_and_names_each_place_is_not_told_of_modules():
+    def every_place(module):
+        named = module.named_modules(remove_duplicate=False)
+        return nn.Sequential(*(x for _, x in named if not isinstance(x, nn.Sequential)))
+
+    message = n12.check_flatten(every_place).message
+    assert "for a residual layer" in message
+    assert "three places once" not in message
+
+
 def test_a_layer_that_comes_twice_in_a_row_and_an_identity_are_layers():
     def once_in_a_row(module):
         flat = n12.flatten_sequential(module)

@@ -230,6 +230,36 @@ def test_seeds_enough_for_a_thousand_runs_pass_and_so_does_a_state_without_seeds
     assert n12.check_numbers(answer), n12.check_numbers(answer)
 
 
+SHIFTED = "micro-batch 0 in partition 0, step 0: what micro-batch 0 in partition "
+
+
+@pytest.mark.parametrize(
+    "advance, skip, where",
+    [
+        ("1", "i * self.n + j", "1, step 0 draws is in it, from place 1 on"),
+        ("64 * m * n", "64 * (i * self.n + j)", "1, step 0 draws is in it, from place 64 on"),
+        ("1", "9000 * (i * self.n + j)", "0, step 1 draws is in it, from place 1 on"),
+    ],
+)
+def test_pairs_that_draw_the_same_numbers_a_few_places_further_on_are_told(advance, skip, where):
+    edits = [("1000 * m * n", advance), ("1000 * (i * self.n + j)", skip)]
+    verdict = n12.check_numbers(edited(AdvancedByHand, *edits))
+    assert verdict.status == "wrong"
+    assert SHIFTED + where in verdict.message
+
+
+class LeftAlone(Numbers):
+    def wrap(self, layer, i, j):
+        with drawing_from(torch.Generator().manual_seed(self.seeds[i][j])):
+            return layer
+
+
+def test_a_layer_that_was_left_to_the_generator_of_the_process_is_not_told_of_a_manual_seed():
+    verdict = n12.check_numbers(LeftAlone)
+    assert "the layer has moved the generator of the whole process" in verdict.message
+    assert "manual_seed" not in verdict.message
+
+
 @pytest.mark.parametrize(
     "seed", ["self.seeds + j * self.n + i", "self.seeds + 10 * i + j", 'int(f"{self.seeds}{i}{j}")']
 )

@@ -256,7 +256,8 @@ def _order(operations: list[Operation], batches: int) -> str:
         kernel = kernels[f"F{i}"]
         following = copies[f"batch {i + 1}"]
         if following > kernel:
-            return f"batch {i + 1} is copied only after F{i} was launched: nothing is prefetched."
+            late = f"batch {i + 1} is copied only after F{i} was launched"
+            return f"{late}: while a user waits for F{i}, no copy runs."
         if early := [j for j in range(i + 2, batches) if copies[f"batch {j}"] < kernel]:
             return f"batch {early[-1]} is copied before batch {i} is handed over: one batch ahead, not more."
         lane = operations[following].lane

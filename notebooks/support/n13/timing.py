@@ -101,7 +101,9 @@ class ModelEvent:
         self.gpu.host += LAUNCH
         if not (self.timed and end.timed):
             raise RuntimeError("both events must be made with enable_timing=True")
-        if min(self.at, end.at) < 0 or max(self.at, end.at) > self.gpu.host:
+        if min(self.at, end.at) < 0:
+            raise RuntimeError("both events must be recorded")
+        if max(self.at, end.at) > self.gpu.host:
             raise RuntimeError(
                 "elapsed_time needs both marks reached: first let the host wait for the later event"
             )

@@ -224,6 +224,14 @@ def test_prefetchers_that_are_built_otherwise_are_right(right):
     assert n13.check_prefetch(right)
 
 
+def late_with_the_second(batches, gpu):
+    """Copy each batch ahead but the second."""
+    batches = iter(batches)
+    if first := list(islice(batches, 1)):
+        yield from nothing_ahead(first, gpu)
+    yield from n13.one_ahead(batches, gpu)
+
+
 def nothing_ahead(batches, gpu):
     side = gpu.new_stream("copy")
     for x in batches:
@@ -345,7 +353,8 @@ def recorded_too_late(batches, gpu):
             "stands still until copy of batch 0",
         ),
         (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), 5), "batch 5 is lost"),
-        (nothing_ahead, "nothing is prefetched"),
+        (nothing_ahead, "only after F0 was launched: while a user waits for F0, no copy runs."),
+        (late_with_the_second, "only after F0 was launched: while a user waits for F0, no copy runs."),
         (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),
         (for_one_user, "Ask for `gpu.current_stream()` at each hand-over"),
         (partial(for_one_user, waits=False), "if its user goes on in another stream"),

@@ -1,5 +1,7 @@
 """Exercise 2 of notebook 13: a timer that asks on, and timers that wait for the wrong thing or launch elsewhere."""
 
+from functools import partial
+
 import pytest
 
 from support.n13 import checks as n13
@@ -56,9 +58,21 @@ def leaves_another_stream(work, cuda):
     return took
 
 
+def forgets(work, cuda, mark):
+    """Put one of the two marks into the stream, and wait for the end."""
+    start = cuda.Event(enable_timing=True)
+    end = cuda.Event(enable_timing=True)
+    (start if mark == "start" else end).record()
+    work()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
 @pytest.mark.parametrize(
     "says, wrong",
     [
+        ("RuntimeError: both events must be recorded", partial(forgets, mark="start")),
+        ("RuntimeError: both events must be recorded", partial(forgets, mark="end")),
         ("first let the host wait", lambda work, cuda: waits(work, cuda, lambda end, cuda: end.wait())),
         (
             "first let the host wait",

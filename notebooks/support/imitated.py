@@ -348,7 +348,9 @@ def _without_gaps(tensor: Tensor) -> None:
 
 
 def _in_one_piece(tensor: Tensor, what: str) -> None:
-    """Raise ValueError for a view with gaps, as gloo does: messages are pieces of memory."""
+    """Raise TypeError for what is no tensor; ValueError for a view with gaps, as gloo does: messages are memory."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{what} needs a tensor, and got {tensor!r}")
     if not tensor.is_contiguous():
         raise ValueError(f"{what} of a view with gaps: tensors must be contiguous")
 

@@ -264,10 +264,6 @@ check_average = Exercise(
                     ", group=group",
                     "",
                 ),
-                "copy_ writes into a gradient, = only names another tensor.": (
-                    "gradient.copy_(",
-                    "gradient = (",
-                ),
             },
         ),
         "Nothing is sent: each replica keeps its own.": _nothing_sent,
@@ -361,7 +357,7 @@ check_clip = Exercise(
                     "    for gradient in gradients:\n"
                     "        gradient.mul_(min(1.0, max_norm / max(1e-12, gradient.norm().item())))\n",
                 ),
-                "mul makes a new tensor, mul_ writes into the gradient.": ("gradient.mul_(", "gradient.mul("),
+                "This gradient is as long as before.": ("gradient.mul_(", "gradient.mul("),
                 "The norm is to be returned: that is the number that people log.": (
                     "    return norm",
                     "    pass",

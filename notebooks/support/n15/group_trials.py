@@ -62,20 +62,21 @@ class _ReadOnce:
         raise StopIteration
 
 
+_NONE = "A gradient may be None, and all_reduce returns None."
 _EMPTY_BY_NOW = "`parameters` is an iterator: whoever reads it a second time finds nothing."
 
 
 # ---- exercise 3: the mean over the replicas of a stage
 
 _OF_AVERAGE = {
-    "'NoneType' object": "A parameter may have no gradient: leave it out.",
+    "'NoneType' object": _NONE,
     "expected Tensor as element": "A parameter may have no gradient: leave it out.",
     "view size is not compatible": "A gradient need not lie in one piece, as that of a transposed weight: a view of "
     "it as one row does not exist.",
 }
 
 _SETS = "Sets and hashes have another order in each process: these calls don't meet."
-_ONLY_ONCE = "`parameters` is an iterator, which can be read once: read it into a list."
+_ONLY_ONCE = "No gradient was found: `parameters` is an iterator, which can be read once."
 
 #: How far a mean of numbers of a type may be off.
 _WITHIN = {torch.float64: 1e-10, torch.float32: 1e-6, torch.bfloat16: 2e-2}
@@ -235,7 +236,7 @@ _CLIPPED: tuple[tuple[str, Callable[[], Stages], float], ...] = (
 )
 
 _OF_CLIP = {
-    "'NoneType' object": "A frozen parameter has no gradient: leave it out.",
+    "'NoneType' object": _NONE,
     "non-empty list": "A stage may have no gradient at all, and still has to take part.",
     "int64 values": "An int, such as the sum of no numbers, is of another type: all ranks must send the same one.",
     "waits in all_reduce": "A collective needs every rank of its group, each time.",

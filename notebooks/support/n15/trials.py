@@ -38,9 +38,9 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
 
 
 _SENDER_WAITS = "A rank that waits for its send receives nothing meanwhile."
-#: Said of an x.grad that is None.
+#: Said of a None that is sent.
 NO_GRADIENT = (
-    "Nothing has put a gradient into that x: autograd must be asked for it before the forward, and y must come from "
+    "What is sent is None: x has a gradient only if autograd is asked for it before the forward, and if y comes from "
     "this very x."
 )
 #: What an exception of a step means, by words of its text.
@@ -48,7 +48,7 @@ _MEANINGS = {
     "attribute 'chunk'": "Only the first rank is given images, and only the last one targets.",
     "implicitly created": "A rank in front has no loss: its backward begins with the gradient that it receives.",
     "modified by an inplace": "Receive every micro-batch into a tensor of its own: the graph still needs the last one.",
-    "no attribute 'detach'": NO_GRADIENT,
+    "send needs a tensor, and got None": NO_GRADIENT,
     "'int' and 'NoneType'": "None is no rank: the first stage has none before it, the last one none behind it.",
     "a second time": "Each micro-batch has a graph of its own, and goes back once.",
     "same dtype": "Receive into float64, the type of what is sent: torch.empty(shape, dtype=torch.float64).",
@@ -134,14 +134,17 @@ def fault_of_follow(answer: Any) -> str:
         n = len(table)
         where = f"{name} on {n} ranks, {plural(m, 'micro-batch', 'micro-batches')}"
         job = _TinyJob(n, m, left=name != "GPipe")
+        given_to = [list(row) for row in table]
 
-        def step(rank: int, *given: Any, table: Sequence[Sequence[ActionPair]] = table) -> Any:
-            return answer(list(table[rank]), *given)
+        def step(rank: int, *given: Any, actions: Sequence[list[ActionPair]] = given_to) -> Any:
+            return answer(actions[rank], *given)
 
         found = job.fault(step, where)
         if found and _only_early(step, _TinyJob(n, m, job.left, at_once=True)):
             found = f"{found} With recv in place of irecv it is right: a tensor is used before its message is there."
         found = found or job.fault_of_number() or job.fault_of_order(table) or job.fault_of_ticks(table)
+        if not found and given_to != table:
+            found = "the actions are other ones after the step: they are the caller's."
         if found:
             return _in(where, found)
     return ""
@@ -369,10 +372,7 @@ class _TinyJob:
             back = world.posted.count((b, a))
             if (there, back) != (self.m, self.m):
                 return f"rank {a} sent {there} messages to rank {b}, which sent {back} back; not {self.m}."
-        unwaited = never_waited_for(world)
-        if unwaited:
-            return unwaited
-        return ""
+        return never_waited_for(world)
 
     def fault_of_pace(self) -> str:
         """Say whether rank 0 waits for a gradient before it has sent the second message."""

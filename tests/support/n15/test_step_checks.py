@@ -252,6 +252,14 @@ def test_handles_that_are_kept_between_calls_are_told_as_such_and_at_once():
     )
 
 
+def test_the_list_of_actions_is_the_callers():
+    verdict = n15.check_follow(
+        edited(follow, ("for op, i in actions:", "while actions:\n        op, i = actions.pop(0)"))
+    )
+    assert verdict.status == "wrong"
+    assert verdict.message.endswith("the actions are other ones after the step: they are the caller's.")
+
+
 def begins_to_receive(actions, part, images, targets, m, before, behind, shape, dist):
     """Begin to receive a gradient before sending what it belongs to: then a blocking send finds somebody."""
     kept = {}
@@ -354,13 +362,14 @@ def test_other_wrong_orders_are_told_what_is_seen(old, new, says):
     [
         [("kept.append((x, y))", "kept.append(y)"), ("for x, y in kept", "for y in kept")],  # the last x is left behind
         [("x.requires_grad_()", "x = x.requires_grad_().clone()")],
+        [("send(x.grad", "send(y.grad")],
     ],
 )
-def test_who_has_asked_for_a_gradient_and_sends_that_of_another_x_is_not_told_to_ask(changes):
+def test_who_has_asked_for_a_gradient_and_sends_another_one_is_told_that_it_is_none(changes):
     verdict = n15.check_pipeline_step(edited(pipeline_step, *changes))
     assert verdict.status == "wrong"
     assert "must ask autograd" not in verdict.message
-    assert "y must come from this very x" in verdict.message
+    assert "What is sent is None: " in verdict.message
 
 
 @pytest.mark.parametrize("to", ["before", "behind"])

@@ -25,14 +25,14 @@ def ring_seconds(size: float, world_size: int, latency: float, bandwidth: float,
 
 def centre_seconds(size: float, world_size: int, latency: float, bandwidth: float, shared: int = 1) -> float:
     """Return the seconds if rank 0 receives all gradients, one after the other, and sends the sum to each."""
-    gradients = 1 + (world_size - 2) * shared
-    return 2 * ((world_size - 1) * latency + gradients * size / bandwidth)
+    return 2 * (world_size - 1) * (latency + size / bandwidth)
 
 
 def tree_seconds(size: float, world_size: int, latency: float, bandwidth: float, shared: int = 1) -> float:
     """Return the seconds of a tree: ranks add up in pairs, pairs of pairs, and so on, whole gradients; then back."""
     levels = math.ceil(math.log2(world_size))
-    gradients = 1 + (levels - 1) * shared  # only the first pairs are neighbours
+    far = sum(max(1.0, shared / 2.0**level) for level in range(2, levels + 1))  # of 2**level ranks one sends
+    gradients = 1 + far  # the first pairs are neighbours
     return 2 * (levels * latency + gradients * size / bandwidth)
 
 

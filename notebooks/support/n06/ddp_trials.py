@@ -99,6 +99,7 @@ def _fault_of_two_models(answer: Any) -> str:
             return f"the first one's finish raises {error!r} before the second has had a backward"
         if dists[1].asked:
             return f"the first one calls {dists[1].asked[0]} of the second's dist"
+        answer(TwoBranches(2), _OfTwo(World(1), 0), list(LIMITS))
         models[0].zero_grad()
         for model in models:
             model(rows).sum().backward()
@@ -123,6 +124,17 @@ def _fault_of_two_models(answer: Any) -> str:
         (fault,), _ = in_threads(live, 1)
     shared = "What stands on the class, in a default argument or in a global is the same for all."
     return f"{where}: {fault}; one alone is right. {shared}" if fault else ""
+
+
+class _OfTwo(Imitation):
+    """A dist that counts a second rank, which is not there."""
+
+    def get_world_size(self) -> int:
+        """Return 2."""
+        return 2
+
+    def broadcast(self, tensor: Tensor, src: int) -> None:
+        """Leave the tensor as it is."""
 
 
 def _parameters(models: Iterable[nn.Module]) -> list[nn.Parameter]:

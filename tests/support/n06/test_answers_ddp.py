@@ -90,6 +90,12 @@ OneModuleForAll = edited(
     ),
 )
 
+OneWorldSizeForAll = edited(
+    built.MyDDP,
+    ("self.sent = module, dist, []", "self.sent = module, dist, []\n        MyDDP.world = dist.get_world_size()"),
+    ("flat / self.dist.get_world_size()", "flat / MyDDP.world"),
+)
+
 
 @pytest.mark.costly
 @pytest.mark.parametrize(
@@ -102,6 +108,7 @@ OneModuleForAll = edited(
         (InADefault, "two models"),
         (OneDistForAll, "two models"),
         (OneModuleForAll, "two models"),
+        (OneWorldSizeForAll, "no longer those of the only rank; one alone is right. What stands on the class"),
     ],
 )
 def test_a_ddp_without_overlap_late_on_one_rank_or_with_shared_state_is_refused(answer, told):

@@ -43,6 +43,14 @@ def test_on_two_ranks_there_is_no_far_link_and_a_ring_halves_and_doubles():
         assert n06.tree_seconds(*given) == n06.centre_seconds(*given)
 
 
+def test_a_tree_and_the_centre_share_a_far_link_only_with_those_who_send_at_the_same_time():
+    given = 1e6, 64, 10e-6, 25e9
+    assert len({n06.centre_seconds(*given, shared) for shared in (1, 4, 8)}) == 1
+    assert n06.tree_seconds(*given, 4) == n06.tree_seconds(*given, 1)  # one of 4 sends on to the other pair
+    two_of_8 = n06.tree_seconds(*given, 8) - n06.tree_seconds(*given, 4)
+    assert two_of_8 == pytest.approx(2 * 1e6 / 25e9)
+
+
 def test_a_line_finds_the_two_numbers_that_made_the_times():
     sizes = [64, 4096, 10**6, 10**8]
     latency, per_byte = n06.line(sizes, [2e-4 + 1e-9 * size for size in sizes])

@@ -185,6 +185,7 @@ ANSWERS = {
         "rank 1 computes no token",
         "",
     ),
+    "5 in single precision": (5, 0, [("float64", "float32")], "from those of one process", "to 0.0000 from"),
     "5 parts weighed by their texts": (
         5,
         1,

@@ -265,7 +265,7 @@ ANSWERS = {
         10,
         0,
         [(BY_RANDOM, "[(b + epoch + 1) % len(batches) for b in range(len(batches))]")],
-        "in the order of their lengths, with one step back at most",
+        "in the order of their lengths, but for one place at most",
         "from short to long",
     ),
     "10 sorted but for two pairs": (

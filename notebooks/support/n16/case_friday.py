@@ -236,7 +236,7 @@ check_job_1 = case(
         "A parameter whose gradient is not shared goes its own way on each rank.": edited(
             job_1, ("for parameter in model.parameters():", "for parameter in [model.weight]:")
         ),
-        "One rank's model, given to all at the end, has learned from that rank's rows alone.": edited(
+        "One rank's model, given to all, has learned from that rank's rows alone.": edited(
             job_1,
             (_REDUCED, "                pass\n"),
             (

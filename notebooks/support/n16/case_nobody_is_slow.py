@@ -169,7 +169,7 @@ def _fault_of_epoch(epoch: Epoch, lengths: Sequence[int], size: int) -> str:
     downs = sum(one >= other for one, other in pairwise(longest))
     # A sorted order that begins elsewhere has one turn.
     if min(len(longest) - 1 - ups, len(longest) - 1 - downs) <= 1:
-        return "rank 0 goes through its batches in the order of their lengths, with one step back at most."
+        return "rank 0 goes through its batches in the order of their lengths, but for one place at most."
     return ""
 
 

@@ -125,7 +125,7 @@ def _fault_of_weights(where: str, stands: list[Stand], trial: Mapping[str, Any])
         apart = (got - due).abs().max().item()
         if not apart < 1e-9:
             return (
-                f"{where} rank {rank} ends with weights that are up to {apart:.4f} from those of one process "
+                f"{where} rank {rank} ends with weights that are up to {apart:.2g} from those of one process "
                 "that takes each batch at once."
             )
     return ""

@@ -204,6 +204,7 @@ def _traced(look: Any, write: Callable[[], object]) -> None:
 
 def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
     old = path.read_bytes()
+    file = path.stat().st_ino
     _empty_but_for(path)
     with in_case("save where an older file stands", FILE_OF_ITS_OWN):
         try:
@@ -211,15 +212,21 @@ def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
         except _FolderMade:
             return FOLDER_MADE
     new = path.read_bytes()
+    written_over = path.stat().st_ino == file
     for content, beside in seen:
         if content in (old, new):
             continue
         held = "is not there" if content is None else f"has {len(content):,} bytes of {len(new):,}"
         though = ", though another file lies beside it" if beside else ""
-        named_first = "; it has got its name before all of it was written" if left and not beside else ""
+        early = left and not beside and not written_over
+        named_first = "; it has got its name before all of it was written" if early else ""
         said = f"save again, and for a moment the file at path {held}{though}{named_first}"
-        known_by = ("moment", content is None, bool(content), beside, bool(left))
+        copied = beside and new in left.values()
+        known_by = ("moment", content is None, bool(content), beside, written_over, copied)
         return Fault(f"{said}; a kill then leaves no whole file there.", known_by)
+    if written_over:
+        said = "save again, and it writes over the file at path; a kill halfway leaves neither the old nor the new."
+        return Fault(said, ("moment", False, False, False, True, False))
     if not left:
         return "the new file is not written in path's folder: only inside one file system is renaming one operation."
     return ""

@@ -185,6 +185,7 @@ ANSWERS = {
         "rank 1 computes no token",
         "",
     ),
+    "5 in single precision": (5, 0, [("float64", "float32")], "from those of one process", "to 0.0000 from"),
     "5 parts weighed by their texts": (
         5,
         1,
@@ -264,7 +265,7 @@ ANSWERS = {
         10,
         0,
         [(BY_RANDOM, "[(b + epoch + 1) % len(batches) for b in range(len(batches))]")],
-        "in the order of their lengths, with one step back at most",
+        "in the order of their lengths, but for one place at most",
         "from short to long",
     ),
     "10 sorted but for two pairs": (

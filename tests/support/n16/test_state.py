@@ -313,11 +313,33 @@ STRAIGHT = '    open(path, "wb").write(zlib.crc32(content).to_bytes(4, "little")
 COPIED = WRITTEN.replace("os.replace(unfinished, path)", 'open(path, "wb").write(open(unfinished, "rb").read())')
 
 
-@pytest.mark.parametrize("instead", [STRAIGHT, COPIED])
-def test_a_file_that_is_opened_and_written_in_one_line_is_empty_in_between(instead):
-    message = n16.check_state(edited(built.save, (WRITTEN, instead)), built.load).message
+def test_a_file_that_is_opened_and_written_in_one_line_is_empty_in_between():
+    message = n16.check_state(edited(built.save, (WRITTEN, COPIED)), built.load).message
     assert "save again, and for a moment the file at path has 0 bytes of " in message
     assert "folder" not in message
+
+
+OVER = """\
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.write(handle, zlib.crc32(content).to_bytes(4, "little") + content)
+    os.ftruncate(handle, 4 + len(content))
+    os.close(handle)"""
+WITH_A_COPY = '    open(f"{path}.copy", "wb").write(content)'
+
+
+@pytest.mark.parametrize("instead", [OVER, f"{STRAIGHT}\n{WITH_A_COPY}"])
+def test_whoever_writes_into_the_file_at_path_is_told_of_that_file_alone(instead):
+    message = n16.check_state(edited(built.save, (WRITTEN, instead)), built.load).message
+    assert message.endswith("You write onto the only good file: write beside it, then rename.")
+    assert "its name" not in message
+    assert "folder" not in message
+
+
+def test_an_older_file_copied_first_is_not_taken_for_the_new_one():
+    first = SAVED_TWICE[1].removesuffix(REPLACED) + STRAIGHT
+    message = n16.check_state(edited(built.save, (WRITTEN, first)), built.load).message
+    assert "though another file lies beside it" in message
+    assert "A copy is written byte by byte" not in message
 
 
 def test_behind_a_kill_load_takes_the_whole_file_not_what_lies_beside_it():

@@ -35,7 +35,7 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (10, [(5, 1, 1), (3, 1, 3)]),  # one run begins an epoch, another ends it
     (26, [(4, 2, 3)]),  # fewer are left than there are ranks
     (27, [(4, 2, 3)]),
-    (36, [(4, 2, 3), (3, 1, 0), (2, 1, 2)]),  # a run that ended before its first step
+    (36, [(4, 2, 3), (3, 1, 0), (2, 1, 2), (3, 1, 1)]),  # one run ended before its first step
     (10, [(3, 1, 2), (4, 1, 1), (3, 1, 1)]),  # a kind of run comes again, and another between
     (10, [(5, 1, 1), (3, 1, 2), (2, 1, 1)]),  # as many runs as before, others: nothing is kept between calls
 ]
@@ -86,6 +86,8 @@ def _as_pair(given: Any) -> tuple[int, list[int]] | None:
         return None
     epoch, positions = given
     if isinstance(epoch, bool) or not hasattr(epoch, "__index__"):
+        return None
+    if not hasattr(positions, "__getitem__"):  # section 3 cuts each list into batches
         return None
     try:
         return int(epoch.__index__()), [int(place.__index__()) for place in positions]

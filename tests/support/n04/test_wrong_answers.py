@@ -228,6 +228,17 @@ def test_a_run_without_a_step_is_a_run_too():
     refused(n04.check_resume(before_it), "(3, 1, 0)")
 
 
+def test_every_run_of_a_history_counts():
+    refused(n04.check_resume(edited(resume, ("in runs", "in runs[:3]"))), "(2, 1, 2), (3, 1, 1)]")
+
+
+def test_positions_that_can_be_gone_through_only_once_are_no_list():
+    once = edited(
+        resume, ("list(range(consumed + rank, size, world_size))", "iter(range(consumed + rank, size, world_size))")
+    )
+    refused(n04.check_resume(once), resuming.PAIR)
+
+
 def test_an_epoch_is_no_quotient_of_all_samples_that_were_ever_used():
     by_division = edited(
         resume, ("return epoch, ", "return sum(ranks * batch * steps for ranks, batch, steps in runs) // size, ")

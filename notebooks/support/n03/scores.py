@@ -316,7 +316,9 @@ def _fault_of_counts(answer: Any) -> str:
     """Count many images on one rank, then on two: no count may stop to grow, and none may be rounded on its way."""
     # beside many images a little less than 1 is rounded to 1
     # hits beyond 2**24, and odd: no float32 holds them
-    return _fault_of_growing(answer) or _fault_of_rounding(answer, 0) or _fault_of_rounding(answer, LARGE[0] + 1)
+    return (
+        _fault_of_growing(answer) or _fault_of_rounding(answer, 0) or _fault_of_rounding(answer, LARGE[0] + 1)
+    )
 
 
 def _fault_of_rounding(answer: Any, count: int) -> str:

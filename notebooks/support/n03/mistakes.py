@@ -155,7 +155,7 @@ OF_SAMPLER = {
         "return iter(",
         "self.epoch = 0\n        return iter(",
     ),
-    "Your generator goes on from pass to pass: two passes in one epoch must be equal, so make it anew for each.": (
+    "The generator goes on from pass to pass: two passes in one epoch must be equal, so make one anew for each.": (
         "self.epoch = 0",
         "self.epoch = 0\n        self.generator = torch.Generator().manual_seed(seed)",
         f"torch.Generator().manual_seed({_DRAWN})",

@@ -155,7 +155,7 @@ OF_SAMPLER = {
         "return iter(",
         "self.epoch = 0\n        return iter(",
     ),
-    "Your generator goes on from pass to pass: two passes in one epoch must be equal, so make it anew for each.": (
+    "The generator goes on from pass to pass: two passes in one epoch must be equal, so make one anew for each.": (
         "self.epoch = 0",
         "self.epoch = 0\n        self.generator = torch.Generator().manual_seed(seed)",
         f"torch.Generator().manual_seed({_DRAWN})",
@@ -238,15 +238,15 @@ _IMAGES = "images = step.flatten()"
 # fmt: off
 OF_CONTROLS = {
     "new_steps deals single images: then the company changes, too.": (_GROUPS, "groups = epoch.flatten()"),
-    "new_steps only calls the steps in another order: the images of a step still come together.":
+    "new_steps calls the steps in another order: the images of a step still come together.":
         (_GROUPS, "groups = epoch"),
-    "new_steps only deals the groups of a step to other ranks: no group comes in another step.":
+    "new_steps deals the groups of a step to other ranks: no group comes in another step.":
         (_GROUPS, "return torch.stack([step[torch.randperm(len(step), generator=generator)] for step in epoch])"),
     "new_steps moves groups that follow each other together: in their new step they meet again.":
         ("groups[places]", "groups.roll(int(places[0]), 0)"),
     "new_company only puts the images of a group in another order: each image keeps its company.":
         ("images[places].view_as(step)", "step[:, torch.randperm(step.shape[1], generator=generator)]"),
-    "new_company only puts the groups of a step in another order: each image keeps its company.":
+    "new_company puts the groups of a step in another order: each image keeps its company.":
         (_IMAGES, "images = step"),
     "new_company deals images beyond their step: then the images of a step change, too.":
         ("return torch.stack(steps)",

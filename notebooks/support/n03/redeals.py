@@ -67,9 +67,9 @@ def _only(before: Tensor, after: Tensor) -> str:
     if torch.equal(old, new):
         return "only the images within a group come in another order"
     if _steps(before) == _steps(after):
-        return "each step stands where it stood, and only its groups come in another order"
+        return "each step stands where it stood, and its groups come in another order"
     if {*map(str, old.tolist())} == {*map(str, new.tolist())}:
-        return "only the steps come in another order"
+        return "the steps come in another order"
     return "the steps come in another order, and the groups within them"
 
 

@@ -358,6 +358,11 @@ def asserted(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=
     Written.__init__(self, dataset, num_replicas, rank, shuffle, seed, drop_last)
 
 
+def seeds_torch_when_made(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=False):
+    Written.__init__(self, dataset, num_replicas, rank, shuffle, seed, drop_last)
+    self.generator = torch.default_generator.manual_seed(seed)  # not the sampler's own
+
+
 #: True whether the pass waits for its first index or reads a list that is filled again.
 FOLLOWS = "A pass that has begun follows a later set_epoch"
 
@@ -382,7 +387,8 @@ FOLLOWS = "A pass that has begun follows a later set_epoch"
         (dict(__len__=seeds_torch_for_its_length), "len() touches torch's global generator"),
         (dict(__iter__=seeds_python), "the global generator of Python's random"),
         (dict(__iter__=seeds_numpy), "NumPy's are not"),
-        (dict(set_epoch=seeds_its_own, __iter__=goes_on), "Your generator goes on from pass to pass"),
+        (dict(set_epoch=seeds_its_own, __iter__=goes_on), "The generator goes on from pass to pass"),
+        (dict(__init__=seeds_torch_when_made, __iter__=goes_on), "The generator goes on from pass to pass"),
         (dict(__iter__=reseeds_torch), "A pass touches torch's global generator"),
         (dict(__init__=open_to_all, __iter__=refused_when_listed), "refused too late"),
         (dict(__init__=asserted), "refused by AssertionError, which is no ValueError"),

@@ -67,10 +67,22 @@ def other_rows(epoch, generator):
     return epoch[:, :, torch.randperm(epoch.shape[2], generator=generator)]
 
 
+def calls_steps(epoch, generator):
+    return epoch[torch.randperm(len(epoch), generator=generator)]
+
+
+def both(control):
+    """Puts the images of each group in another order, too."""
+    return lambda epoch, generator: other_rows(control(epoch, generator), generator)
+
+
 def test_a_control_that_changes_less_than_it_says_is_told_what_it_changes_and_no_more():
     for pair, said, not_said in (
         ((rolled, new_company), "new_steps moves groups that follow each other together", "by one place"),
         ((other_ranks, new_company), "no group comes in another step", "calls the steps in another order"),
+        ((both(other_ranks), new_company), "deals the groups of a step to other ranks", "only"),
+        ((both(calls_steps), new_company), "calls the steps in another order", "only"),
+        ((new_steps, both(other_ranks)), "puts the groups of a step in another order", "only"),
         ((new_steps, other_rows), "only puts the images of a group in another order", "puts the groups of a step"),
         ((lambda epoch, generator: epoch.clone(), new_company), "nothing is changed", "another order"),
     ):

@@ -57,6 +57,19 @@ def test_a_score_that_says_no_sync_around_the_model_inside_is_right_and_around_t
 
     assert n03.check_score(score)
 
+    def of_a_wrapper_that_is_told_to_be_silent(ddp, loader, dist):
+        for buffer in ddp.module.buffers():
+            dist.broadcast(buffer, 0)
+        ddp.require_forward_param_sync = False  # torch's own name
+        counts = torch.zeros(2, dtype=torch.int64)
+        with torch.no_grad():
+            for x, y in loader:
+                counts += torch.tensor([(ddp.eval()(x).argmax(1) == y).sum(), len(y)])
+        dist.all_reduce(counts)
+        return int(counts[0]) / int(counts[1])
+
+    assert n03.check_score(of_a_wrapper_that_is_told_to_be_silent)
+
     def of_the_wrapper(ddp, loader, dist):
         counts = torch.zeros(2, dtype=torch.int64)
         with torch.no_grad(), ddp.eval().no_sync():
@@ -80,17 +93,18 @@ def with_buffers_like(word):
     return score
 
 
-def counted_as(kind):
-    """Counts in a type that may be too small; the buffers are as the caller has left them."""
+def counted_as(kind, of_images=None):
+    """Counts in types that may be too small; the buffers are as the caller has left them."""
 
     def score(ddp, loader, dist):
-        counts = torch.zeros(2, dtype=kind)
+        counts = [torch.zeros((), dtype=kind), torch.zeros((), dtype=of_images or kind)]
         with torch.no_grad():
             model = ddp.module.eval()
             for x, y in loader:
                 counts[0] += (model(x).argmax(1) == y).sum()
                 counts[1] += len(y)
-        dist.all_reduce(counts)
+        for count in counts:
+            dist.all_reduce(count)
         return float(counts[0]) / float(counts[1])
 
     return score
@@ -106,7 +120,7 @@ def with_all_buffers(score):
 
 
 def sent_as(kind, gathered=False):
-    """Counts in Python, and sends the counts in another type."""
+    """Counts in Python, and sends the hits in another type."""
 
     def score(ddp, loader, dist):
         for buffer in ddp.module.buffers():
@@ -118,14 +132,15 @@ def sent_as(kind, gathered=False):
             for x, y in loader:
                 right += int((model(x).argmax(1) == y).sum())
                 images += len(y)
-        counts = torch.tensor([right, images], dtype=kind)
-        if gathered:
-            of_all = [torch.zeros_like(counts) for _ in range(dist.get_world_size())]
-            dist.all_gather(of_all, counts)
-            counts = torch.stack(of_all).sum(0)
-        else:
-            dist.all_reduce(counts)
-        return counts[0] / counts[1]
+        counts = [torch.tensor(right, dtype=kind), torch.tensor(images)]
+        for number, own in enumerate(counts):
+            if gathered:
+                of_all = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
+                dist.all_gather(of_all, own)
+                counts[number] = torch.stack(of_all).sum()
+            else:
+                dist.all_reduce(own)
+        return int(counts[0]) / int(counts[1])
 
     return score
 
@@ -148,8 +163,8 @@ def test_each_buffer_decides_and_a_count_that_runs_over_or_stops_growing_is_noti
     assert not n03.check_score(with_buffers_like("var"))
     for kind in (torch.uint8, torch.int16):
         assert "Your counts run over" in n03.check_score(with_all_buffers(counted_as(kind))).message
-    for kind in (torch.float32, torch.bfloat16):
-        assert "stops growing" in n03.check_score(with_all_buffers(counted_as(kind))).message
+    for kinds in ((torch.float32, torch.float32), (torch.float32, torch.int64), (torch.int64, torch.float32)):
+        assert "A count of yours stops growing" in n03.check_score(with_all_buffers(counted_as(*kinds))).message
     assert "you say nan" in n03.check_score(with_all_buffers(counted_as(torch.float16))).message
     for kind in (torch.int32, torch.float64):
         assert n03.check_score(with_all_buffers(counted_as(kind)))
@@ -171,10 +186,10 @@ def with_count(count, kind=torch.int64):
 
 
 def shares_times_lengths(kind):
-    """A share is rounded: 1/49 of 49 images is not 1."""
+    """A share is rounded: 1/107 of 107 images is not 1."""
 
     def counted(model, loader):
-        each = [((model(x).argmax(1) == y).to(kind).mean().item() * len(y), len(y)) for x, y in loader]
+        each = [(float((model(x).argmax(1) == y).to(kind).mean() * len(y)), len(y)) for x, y in loader]
         return [sum(hits for hits, _ in each), sum(images for _, images in each)]
 
     return counted

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import groupby, permutations
 from typing import Any, TypeAlias
 
 import torch
@@ -26,7 +26,7 @@ from support.n11.runs import engine_order, far_ahead, note_sums, step
 #: What an exception means, by words of its text.
 MEANINGS = {
     "incorrect number of gradients": "backward returns one gradient for each argument of forward after ctx, or None.",
-    "invalid gradient": "A gradient has the shape of its tensor. The phony's has no elements: return None for it.",
+    "invalid gradient": "A gradient has the shape of its tensor. The phony's has no elements.",
     "positional argument": "backward gets one gradient for each output of forward.",
     "'inside'": "Checkpoint looked for the inside before Recompute had left it there.",
 }
@@ -44,13 +44,14 @@ LINES = 1_000_000  # of Python that an answer may run for a graph
 
 
 def graphs() -> Iterator[tuple[str, Tensor]]:
-    """Yield graphs, each with its name; no two nodes that can be ready together have the same number."""
+    """Yield graphs, each with its name; of nodes that are ready together only leaves have the same number."""
     far_ahead()
     w, v = (torch.ones(2, requires_grad=True) for _ in "wv")
     yield "tanh(c * w), c a constant", torch.tanh(torch.tensor(2.0) * w)  # an edge to nobody, before one
     yield "exp(w * 2) + sin(w * 3)", torch.exp(w * 2) + torch.sin(w * 3)
+    y = w * v
+    yield "y = w * v, exp(y) + y", torch.exp(y) + y
     y = w * 2
-    yield "y = w * 2, exp(y) + y", torch.exp(y) + y
     z = y * y
     yield "y = w * 2, z = y * y, sin(z) + z * v", torch.sin(z) + z * v
     yield "sin(w) + w * w", torch.sin(w) + w * w
@@ -102,7 +103,7 @@ def fault_of_engine(answer: Callable[[Any], Any]) -> str:
             return f"for {name} the list holds {short(strangers[0])}, which is no node."
         got = [*got]  # what backward may still append comes too late
         real = _really_run(output)
-        if [*map(id, got)] != [*map(id, real)]:
+        if _settled(got, id) != _settled(real, id):
             said = f"for {name} autograd ran {_told(real)}; yours says {_told(got)}."
     return Fault(said, f"{said} {orders}") if said else ""
 
@@ -111,9 +112,15 @@ def _turns(answer: Callable[[Any], Any], root: Any) -> list[int] | str:
     """Return the answer's order of a graph, in numbers, or what it raised."""
     nodes = engine_order(root)
     try:
-        return [nodes.index(node) for node in ending(answer, root, lines=LINES)]
+        return _settled(ending(answer, root, lines=LINES), nodes.index)
     except Exception as error:
         return type(error).__name__
+
+
+def _settled(nodes: list[Any], key: Callable[[Any], int]) -> list[int]:
+    """Return the key of each; neighbours with the same number, whose order autograd leaves open, are sorted by it."""
+    runs_of_equals = groupby(nodes, key=lambda node: node._sequence_nr())
+    return [one for _, equals in runs_of_equals for one in sorted(map(key, equals))]
 
 
 def _really_run(output: Tensor) -> list[Any]:

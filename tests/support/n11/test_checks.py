@@ -60,7 +60,7 @@ def by_a_heap(root):
                 continue
             users[x] -= 1
             if not users[x]:
-                heapq.heappush(heap, (-x._sequence_nr(), len(order), x))
+                heapq.heappush(heap, (-x._sequence_nr(), -len(heap), x))  # of equals the last
     return order
 
 
@@ -81,6 +81,21 @@ def by_sets(root):
 @pytest.mark.parametrize("other", [by_a_heap, by_sets])
 def test_another_engine_is_right(other):
     assert n11.check_engine(other)
+
+
+HIGHEST = "max(ready, key=lambda node: node._sequence_nr())"
+BY_PAIRS = (HIGHEST, "max((x._sequence_nr(), x) for x in ready)[1]")
+BY_NUMBER = ("max(ready", "max((ready := [*{x._sequence_nr(): x for x in ready}.values()])")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [(BY_PAIRS, "TypeError: '>' not supported"), (BY_NUMBER, "yours says Add Exp Mul AccumulateGrad.")],
+)
+def test_two_leaves_have_the_same_number(change, says):
+    verdict = n11.check_engine(edited(engine_order, change))
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message
 
 
 PAIRS = (
@@ -280,6 +295,7 @@ def dead_phony(ctx, x):
         (MyFork, "backward", lambda ctx, x, phony: (x, phony), "one gradient for each argument of forward"),
         (MyFork, "backward", lambda ctx, x, phony: None, "MyFork.backward returns None: chain a gets no gradient"),
         (MyFork, "backward", lambda ctx, x, phony: x * 2, "gradient of chain a is 0.4, not 0.2"),
+        (MyFork, "backward", lambda ctx, x, phony: phony, "The phony's has no elements."),
         (MyFork, "backward", lambda ctx, x: x, "one gradient for each output of forward"),
         (MyFork, "backward", lambda ctx, x, phony: x + phony, "nothing to be added"),
         (MyJoin, "forward", lambda ctx, x, phony: [].clear(), "returned None"),

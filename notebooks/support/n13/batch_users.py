@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -71,6 +71,7 @@ class User:
 
     def use(self, prefetch: Prefetch, batches: int) -> Issued:
         """Run a prefetcher to its end, or to that of its user."""
+        self.shape = [4 if batches > 2 else 3]  # one within an epoch
         self._use_each(prefetch, batches)
         # Nobody holds the generator any more, and it gets no turn.
         if self.habits & {"stops", "ends"}:
@@ -79,7 +80,8 @@ class User:
 
     def _use_each(self, prefetch: Prefetch, batches: int) -> None:
         with ExitStack() as place:
-            for batch in prefetch(self._loader(batches), self.gpu):
+            items = prefetch(self._loader(batches), self.gpu)
+            for batch in items:
                 if not self._step(batch):
                     return
                 if len(self.issued.seen) > batches:
@@ -89,6 +91,8 @@ class User:
                     del batch
                 self._go_on(place)
                 if "stops" in self.habits and len(self.issued.seen) == 2:
+                    if isinstance(items, Generator):
+                        items.close()  # Python would do it, too, and only print what it raises
                     return
 
     def _go_on(self, place: ExitStack) -> None:
@@ -107,13 +111,15 @@ class User:
                 self.issued.greed = (
                     f"batch {i} is asked for before batch {ahead} is handed over: take one at a time."
                 )
-            numbers = 4 if batches > 2 else 3  # of one shape within an epoch
-            yield self.gpu.host(torch.full((numbers,), float(i)), f"batch {i}")
+            yield self.gpu.host(torch.full(self.shape, float(i)), f"batch {i}")
 
     def _step(self, batch: Any) -> bool:
         seen = self.issued.seen
         if not (isinstance(batch, PretendTensor) and batch.block.on_device):
             self.issued.problem = f"item {len(seen)} is not a tensor on the device"
+            return False
+        if list(batch.shape) != self.shape:
+            self.issued.problem = f"item {len(seen)} has shape {list(batch.shape)}, its batch {self.shape}."
             return False
         stream = self.gpu.current_stream()
         if stream is not self.stream:

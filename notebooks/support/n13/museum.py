@@ -126,11 +126,8 @@ def fault_of_exhibit(name: str, host_waits: bool = False, passed_on: bool = Fals
             return "it returned None: the sum is still to be returned."
         if seen.value != exhibits.RIGHT:
             return f"launched one after the other it should give {exhibits.RIGHT:g}, it gives {seen.value}."
-        lanes = {seen.operations[number].lane for number in seen.copies}
         if len(seen.copies) != 3 or len(seen.additions) != 3:
             return f"three copies and three additions are its work; seen: {len(seen.copies)} and {len(seen.additions)}."
-        if lanes & {seen.operations[number].lane for number in seen.additions}:
-            return "copies and additions are in one stream now: no race, and nothing can overlap any more."
         if seen.pageable:
             return (
                 f"copy {seen.pageable[0]} is from memory that is not pinned: CUDA may stage it and wait, so don't "
@@ -139,6 +136,9 @@ def fault_of_exhibit(name: str, host_waits: bool = False, passed_on: bool = Fals
         if races := find_races(seen.operations):
             said = f"{races[0]}.{BEHIND if races[0].later.label == NEXT_OWNER else ''}"
             return Fault(said, (said, _pools(races[0].block, seen)))
+        lanes = {seen.operations[number].lane for number in seen.copies}
+        if lanes & {seen.operations[number].lane for number in seen.additions}:
+            return "copies and additions are in one stream now: no race, and nothing can overlap any more."
         if not host_waits and (told := _of_the_host(seen)):
             return told
         return _needless(name, seen)

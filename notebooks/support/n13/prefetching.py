@@ -43,6 +43,7 @@ RACES = {  # what is said of a race, by the habits of the user: whom it meets, a
         ASKED,
     ),
 }
+LEFT = {"GeneratorExit": "When its user has left the loop, a generator may yield no more."}
 MEMORY = {  # who may hold how much, by the habits of the user
     ("unlucky",): ("", ""),
     ("unlucky", "keeps"): (
@@ -101,7 +102,7 @@ def _fault_of_a_loader_that_raises(answer: Prefetch) -> str:
 
 def _fault_of_races(answer: Prefetch) -> str:
     for habits, (whom, advice) in RACES.items():
-        with in_case(f"with a user that {' and '.join(habits)}"):
+        with in_case(f"with a user that {' and '.join(habits)}", LEFT):
             found = issued(answer, LONG, *habits)
         if found.problem:
             return f"{whom}{found.problem}"

@@ -164,7 +164,7 @@ class _Seen:
             missing = [name for name in (f"C{i}", f"F{i}", f"D{i}") if name not in self.named]
             if missing:
                 names = " and no ".join(missing)
-                return f"chunk {i} was computed or copied on the host: the device has run no {names}."
+                return f"the device has run no {names}."
             lane = self.named[f"F{i}"].lane
             if lane != "compute":
                 return f"F{i} ran in {lane}: call stage in the stream that was current when you were called."

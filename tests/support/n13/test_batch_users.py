@@ -83,6 +83,23 @@ def test_what_a_change_of_stream_costs_is_told(says, edits):
     assert says in verdict.message, verdict.message
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_generator_that_goes_on_when_its_user_has_left_is_refused():
+    goes_on = edited(
+        other,
+        ("        yield batch\n", "        try:\n            yield batch\n        except:\n            pass\n"),
+    )
+    verdict = n13.check_prefetch(goes_on)
+    assert verdict.status == "wrong", verdict.message
+    assert "When its user has left the loop, a generator may yield no more." in verdict.message
+
+
+def test_a_part_of_each_batch_is_not_the_batch():
+    verdict = n13.check_prefetch(edited(other, ("yield batch\n", "yield batch[:1]\n")))
+    assert verdict.status == "wrong", verdict.message
+    assert "item 0 has shape [1], its batch [4]" in verdict.message
+
+
 def test_where_the_step_before_the_last_races_too_nothing_is_said_of_the_last_yield():
     held = edited(
         other,

@@ -178,6 +178,21 @@ def test_a_block_of_the_streams_own_pool_is_not_said_to_go_back_to_that_of_the_c
     assert "pool of the copy stream" not in message
 
 
+INTO_ONE = {
+    "handed_over": ("total += weight\n", "with gpu.use_stream(copies):\n            total += weight\n"),
+    "shared_buffer": ("total += buffer\n", "with gpu.use_stream(gather):\n            total += buffer\n"),
+    "refilled": ("with gpu.use_stream(side):\n", "with gpu.use_stream(compute):\n"),
+}
+
+
+@pytest.mark.parametrize("name", INTO_ONE)
+def test_where_copies_and_additions_share_a_stream_and_something_races_it_is_the_race_that_is_told(name):
+    wrong = edited(getattr(exhibits, name), INTO_ONE[name])
+    message = CHECKS[name](wrong).message
+    assert str(find_races(museum.issued_by(wrong, 0))[0]) in message
+    assert "no race" not in message
+
+
 @pytest.mark.parametrize("name", CHECKS)
 def test_an_exhibit_as_it_was_reported_is_not_attempted_and_has_a_race(name):
     assert CHECKS[name](getattr(exhibits, name)).status == "open"

@@ -114,7 +114,7 @@ def watched(*cases: Sequence[str]) -> Callable[[Exercise, Any], Verdict]:
 def _recognised(exercise: Exercise, shown: dict[Sequence[str], list[str]]) -> str:
     """Return the sentence of the mistake that shows the same in all cases, "" if there is none."""
     for sentence, mistake in exercise.mistakes.items():
-        if all(_known(exercise, mistake, case, SOON) == said for case, said in shown.items()):
+        if all(_known(exercise, mistake, case, SOON) == said for case, said in reversed(shown.items())):
             return sentence
     return ""
 
@@ -179,7 +179,7 @@ check_worker = Exercise(
         "The scheduler needs the task as well: (True, (task, batch)).": worker_that(
             lambda task: task.compute()
         ),
-        "Say goodbye after the loop: who asks a worker that has gone gets this answer.": worker_that(done=0),
+        "Say goodbye: who asks a worker that has gone gets this answer.": worker_that(done=0),
         "One goodbye is enough: behind it nobody expects an answer.": worker_that(done=2),
         "A task may count as false: compare with None, by `is not None`.": worker_that(over=lambda t: not t),
         "The error of an earlier task is answered again: forget it before the next.": stale,
@@ -235,16 +235,9 @@ check_spawn_workers = Exercise(
     ),
     praise="threads, queues and the end are right for {count} lists of devices",
     mistakes={
-        "A thread works only after its start().": spawning(start=False),
-        "Nobody tells the threads to end when all went well: put a None for each.": spawning(
-            none=False, join=nobody
-        ),
         "A thread may still be alive when the caller goes on: join each of them.": spawning(join=nobody),
         "You wait for one thread only: join each of them.": spawning(join=lambda threads: threads[-1:]),
         "A task may last longer than the limit of a join: wait without one.": spawning(limit=1.0),
-        "Every thread serves the last pair of queues: a lambda looks its names up when it runs.": spawning(
-            late=True
-        ),
         "An error in the body skips what stands after the yield: try … finally.": spawning(always=False),
         "Ctrl-C is no Exception: whatever leaves the body, the workers must end.": spawning(
             always=False, ends_after=Exception
@@ -258,10 +251,6 @@ check_spawn_workers = Exercise(
         "One worker for all CPU partitions: nothing overlaps on a CPU.": spawning(lambda j, device: device),
         "Two partitions on one CUDA device share a worker and its queues.": spawning(lambda j, device: j),
         "Hand out two lists, not a pair for each partition.": spawning(hand=lambda pairs: pairs),
-        "What you wait for never comes: a thread needs its None to end, and room for every answer.": spawning(
-            none=False
-        ),
-        "The queues are crossed: workers take tasks from where answers belong.": spawning(crossed=True),
         "Yield an entry per partition, not per worker.": spawning(hand=lambda x: lists(dict.fromkeys(x))),
         "cuda and cuda:0 are one device: one worker.": spawning(
             lambda j, device: j if device.type == "cpu" else device
@@ -277,6 +266,18 @@ check_spawn_workers = Exercise(
         "Tasks that wait are never computed: the worker must take them all, and None behind them.": spawning(
             empties=True
         ),
+        # these keep one waiting, so they are tried last
+        "A thread works only after its start().": spawning(start=False),
+        "Nobody tells the threads to end when all went well: put a None for each.": spawning(
+            none=False, join=nobody
+        ),
+        "Every thread serves the last pair of queues: a lambda looks its names up when it runs.": spawning(
+            late=True
+        ),
+        "What you wait for never comes: a thread needs its None to end, and room for every answer.": spawning(
+            none=False
+        ),
+        "The queues are crossed: workers take tasks from where answers belong.": spawning(crossed=True),
     },
 )
 
@@ -366,18 +367,6 @@ check_run_plan = Exercise(
                 "partial(compute, values[i], i, j)",
                 "lambda: compute(values[i], i, j)",
             ),
-            "The name j is looked up when the task runs: by then the loop has gone on.": (
-                "partial(compute, values[i], i, j)",
-                "lambda i=i: compute(values[i], i, j)",
-            ),
-            "The name i is looked up when the task runs: by then the loop has gone on.": (
-                "partial(compute, values[i], i, j)",
-                "lambda j=j: compute(values[i], i, j)",
-            ),
-            "The number of partitions is the n of this call.": (
-                "clock_cycles(len(batches), n)",
-                "clock_cycles(len(batches), 2)",
-            ),
             "clock_runner takes all answers before it raises: call it.": (
                 "done = run_clock(tasks, in_queues, out_queues)",
                 """done = {}
@@ -388,10 +377,6 @@ check_run_plan = Exercise(
             if not ok:
                 raise payload[1]
             done[j] = payload[1]""",
-            ),
-            "A clock is handed over as a whole: only then do its tasks meet.": (
-                "done = run_clock(tasks, in_queues, out_queues)",
-                "done = {j: run_clock({j: task}, in_queues, out_queues)[j] for j, task in tasks.items()}",
             ),
             "The input is looked up when the task runs, too: bind it as you bind i and j.": (
                 "tasks[j] = Task(None, compute=partial(compute, values[i], i, j))",
@@ -425,6 +410,23 @@ check_run_plan = Exercise(
             "Put it into a task: what you call yourself runs in the scheduler's thread.": (
                 "done = run_clock(tasks, in_queues, out_queues)",
                 "done = {j: task.compute() for j, task in tasks.items()}",
+            ),
+            # these keep one waiting, so they are tried last
+            "The name j is looked up when the task runs: by then the loop has gone on.": (
+                "partial(compute, values[i], i, j)",
+                "lambda i=i: compute(values[i], i, j)",
+            ),
+            "The name i is looked up when the task runs: by then the loop has gone on.": (
+                "partial(compute, values[i], i, j)",
+                "lambda j=j: compute(values[i], i, j)",
+            ),
+            "The number of partitions is the n of this call.": (
+                "clock_cycles(len(batches), n)",
+                "clock_cycles(len(batches), 2)",
+            ),
+            "A clock is handed over as a whole: only then do its tasks meet.": (
+                "done = run_clock(tasks, in_queues, out_queues)",
+                "done = {j: run_clock({j: task}, in_queues, out_queues)[j] for j, task in tasks.items()}",
             ),
         },
         names={"spawn_workers": spawn_workers, "torch": torch},

@@ -86,6 +86,6 @@ guess_backward = exact_number(
 guess_late = Guess(
     "the micro-batches that come out right",
     _right_though_late,
-    read=lambda my_guess: sorted(my_guess) if isinstance(my_guess, (list, tuple, set)) else my_guess,
+    read=lambda my_guess: list(my_guess) if isinstance(my_guess, (list, tuple, set)) else my_guess,
     tried=Tried(right=[0], wrong=[0, 1, 2, 3, 4, 5]),
 )

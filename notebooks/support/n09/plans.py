@@ -78,7 +78,7 @@ class _Partitions:
             return (*x, j)
         self.ran.append((i, j))
         try:
-            if self.meetings:
+            if self.meetings and not self.alone:
                 self.meetings[i + j].wait()
         except BrokenBarrierError:
             self.alone = True

@@ -1,16 +1,20 @@
 """What is particular about the checks of notebook 09; what all exercises have in common is in test_detectors."""
 
+import re
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from queue import SimpleQueue
 
 import pytest
 import torch
 
 from lib.pipeline.worker import worker as lib_worker
+from support.kit.raised import InCaseError
 from support.n09 import checks as n09
+from support.n09 import plans
 from support.n09.answers import by_arrival, putting
 from support.n09.clock_trials import ask_scheduler
+from support.n09.trials import ask_spawn
 
 
 @pytest.fixture(autouse=True)
@@ -174,3 +178,37 @@ def test_a_stub_that_wears_a_decorator_is_untouched():
 
 def test_to_finalize_in_the_order_of_arrival_is_refused_every_time():
     assert all(n09.check_run_clock(putting(by_arrival)).status == "wrong" for _ in range(3))
+
+
+def test_a_guess_is_quoted_as_it_was_given():
+    assert "You said [True, False];" in n09.guess_late([True, False]).message
+
+
+def test_a_task_of_a_plan_that_meets_nobody_is_waited_for_once_and_known_last(monkeypatch):
+    broken = []
+
+    class Counted(threading.Barrier):
+        def wait(self, timeout=None):
+            try:
+                return super().wait(timeout)
+            except threading.BrokenBarrierError:
+                broken.append(self)
+                raise
+
+    def waits(mistake):
+        broken.clear()
+        with suppress(InCaseError):
+            plans.fault_of_plan(mistake, 0.2)
+        return len(broken)
+
+    monkeypatch.setattr(plans, "Barrier", Counted)
+    waited = [waits(mistake) for mistake in n09.check_run_plan.mistakes.values()]
+    assert max(waited) <= 2, "both workers at the same time, and nobody after them"
+    assert [bool(times) for times in waited] == sorted(bool(times) for times in waited)
+
+
+def test_of_the_mistakes_in_spawning_those_that_keep_one_waiting_are_tried_last():
+    case = ("cpu", "cpu", "cpu")
+    seen = [" ".join(ask_spawn(known, case, 0.2).said) for known in n09.check_spawn_workers.mistakes.values()]
+    waits = [bool(re.search("never|no answer|for good: [1-9]", said)) for said in seen]
+    assert waits == sorted(waits)

@@ -9,6 +9,7 @@ import torch
 
 from lib.pipeline import clock_cycles
 from lib.pipeline.worker import Task, spawn_workers
+from lib.pipeline.worker import worker as lib_worker
 from lib.runtime.device import CPUStream
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
@@ -155,3 +156,11 @@ def test_the_notebook_predicts_the_makespan_of_a_run_that_keeps_its_law():
     law = next(line for line in source_with("predicted = ").splitlines() if line.startswith("predicted = "))
     exec(law, seen)
     assert seen["predicted"] == run.makespan
+
+
+def test_the_notebook_counts_no_worker_that_computes_among_those_that_wait():
+    source = source_with("waiting = ")
+    line = next(line for line in source.splitlines() if line.startswith("waiting = "))
+    seen = {"serve": lib_worker, "stacks": [["run", "worker"], ["run", "worker", "compute", "forward"], ["main"]]}
+    exec(line, seen)
+    assert seen["waiting"] == [True, False, False]

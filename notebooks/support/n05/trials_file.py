@@ -168,35 +168,65 @@ def _fault_of_batches(make: Any) -> str:
     return ""
 
 
-class _Meanwhile(list[tuple[int | None, int]]):
-    """Reads that are noted; before the second one `work` is called, once."""
+class _Meanwhile:
+    """Work that is done once, when `come` is called for the second time."""
 
     def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+        self.came = 0
+
+    def come(self) -> None:
+        self.came += 1
+        if self.came == 2:
+            self.work()
+
+
+class _Reads(list[tuple[int | None, int]]):
+    """Reads that are noted; before each, `meanwhile` is told."""
+
+    def __init__(self, meanwhile: _Meanwhile) -> None:
         super().__init__()
-        self.work: Callable[[], None] | None = work
+        self.meanwhile = meanwhile
 
     def append(self, read: tuple[int | None, int]) -> None:
         super().append(read)
-        if len(self) == 2 and self.work:
-            work = self.work
-            self.work = None
-            work()
+        self.meanwhile.come()
+
+
+class _Bounds(np.ndarray[Any, Any]):
+    """Bounds that tell `meanwhile` of each look-up."""
+
+    meanwhile: _Meanwhile | None = None
+
+    def __getitem__(self, key: Any) -> Any:
+        if self.meanwhile:
+            self.meanwhile.come()
+        return super().__getitem__(key)
 
 
 def _fault_of_threads(make: Any) -> str:
-    """Let another thread read a batch of its own between two reads of a batch; who locks it out lets it wait."""
+    """Let another thread read a batch of its own in the midst of a batch; who locks it out lets it wait."""
+    return _fault_of_thread(make, at="reads") or _fault_of_thread(make, at="bounds")
+
+
+def _fault_of_thread(make: Any, at: str) -> str:
     asked = [2900, 40, 1033]
     others = [7, 1500, 40, 12]
     came: list[Future[Any]] = []
     case = f"for the batch {asked}, while another thread reads the batch {others}"
     with written(MANY) as path, watching(path, make) as watch, ThreadPoolExecutor(1) as pool:
-        dataset = make(path, index_of(path))
+        bounds = index_of(path).view(_Bounds)
+        dataset = make(path, bounds)
 
         def ask() -> None:
             came.append(pool.submit(dataset.__getitems__, [*others]))
             wait(came, timeout=0.5)
 
-        watch.reads = _Meanwhile(ask)
+        meanwhile = _Meanwhile(ask)
+        if at == "reads":
+            watch.reads = _Reads(meanwhile)
+        else:
+            bounds.meanwhile = meanwhile
         with in_case(case):
             got = dataset.__getitems__([*asked])
             between = [future.result() for future in came]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -136,16 +138,17 @@ def _fault_of_far_places(index: Any) -> str:
     """Say whether bounds wrap beyond 32 bits. Each block says that it is a GB longer than it is."""
     with written(ROWS) as path:
         near = _bounds_of(path)
-        far = [place + FAR * ((place - 1) // 7) for place in near]
-        case = f"for a file of {len(near)} lines, whose blocks of 7 bytes say that they are 1 GB longer"
+        case = f"for a file of {len(near)} lines, whose blocks say that they are 1 GB longer"
         try:
-            with watching(path, index, far=FAR):
+            with watching(path, index, far=FAR) as watch:
                 got = index(path, 7)
         except OverflowError as error:
             with in_case(case):
                 raise error
         except Exception:  # what compares its place with the file's real size can't be told so
             return ""
+    ends = [*accumulate(size for _, size in watch.reads)]
+    far = [place + FAR * bisect(ends, place - 1) for place in near]
     return fault_of_far(got, near, far, f"{case}, the index")
 
 

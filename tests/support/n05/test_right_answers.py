@@ -130,6 +130,10 @@ def index_by_numpy(path, block=1 << 20):
     return np.concatenate(found)
 
 
+def index_by_blocks_a_byte_short(path, block=1 << 20):
+    return index_by_generator(path, max(1, block - 1))
+
+
 def index_that_doubles(path, block=1 << 20):
     bounds = np.empty(16, np.int64)
     count = 0
@@ -296,6 +300,7 @@ ANSWERS = {
         index_into_a_buffer,
         index_by_tell,
         index_by_numpy,
+        index_by_blocks_a_byte_short,
         index_that_doubles,
     ),
     checks.check_file: (ByPlaces, IntoBuffers, AtLeastAPage, ItsPage),

@@ -307,6 +307,16 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "got = [self.rows[index] for index in indices]; self.rows = {}\n        return got",
         ),
     ),
+    "a row's begin where every thread keeps it": (
+        "file",
+        "while another thread reads",
+        (
+            "begin, end = int(self.bounds[index]), int(self.bounds[index + 1])",
+            "self.begin = int(self.bounds[index])\n        end = int(self.bounds[index + 1])",
+            "end - 1 - begin, begin",
+            "end - 1 - self.begin, self.begin",
+        ),
+    ),
     "an empty array of floats to begin with": (
         "index",
         "the index has the type float64, not one of integers of 64 bits",

@@ -57,10 +57,10 @@ guess_ahead = exact_number(
     _ahead,
     "forwards",
     said={
-        4: "that is 1F1B, which takes 118 ticks",
-        5: "you divided the whole way by a round, but each pair of neighbours needs whole rounds of its own",
+        4: "that is 1F1B's",
+        5: "to round up once for the whole way gives that, but each pair of neighbours needs whole rounds",
         8: "that works, and fewer are enough",
-        32: "that is GPipe: it works, and holds all 32",
+        32: "that is GPipe's: it works, and holds all 32",
     },
     tried=Tried(right=7, wrong=5, known=(32, 4, 0.25)),
 )

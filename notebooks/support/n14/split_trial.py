@@ -174,6 +174,8 @@ class _Trial:
                 return (
                     "W leaves autograd switched off for everybody: use `with torch.no_grad():`, which ends."
                 )
+            if not self.weight.requires_grad:
+                return "after W `weight.requires_grad` is False: use `with torch.no_grad():`, which ends."
             if not torch.equal(part, self.gradients[k].T @ self.xs[k].detach()):
                 return "W has changed x or the gradient in place, and others may hold them: let go of them instead."
             total += part

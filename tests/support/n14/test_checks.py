@@ -430,12 +430,17 @@ def test_what_others_let_go_of_meanwhile_hides_nothing_that_is_kept():
 # ---- predictions
 
 
+def test_a_guess_of_rank_0_is_told_nothing_of_the_other_ranks_nor_of_how_it_was_found():
+    """With 4 forwards on rank 0, where rank 1 needs 5, no step ends: 1F1B's 118 ticks are another schedule's."""
+    for said, told in ((4, "that is 1F1B's)"), (32, "that is GPipe's: "), (5, "to round up once for the whole way")):
+        assert told in n14.guess_ahead(said, 32, 4, 0.25).message
+
+
 def test_half_of_the_bubble_is_not_that_of_half_stages_and_no_whole_number_no_answer():
     for said in (16, 15.8, 0.158, "16 %", "15.79%"):
         assert "that is it" in n14.guess_interleaved(said, 8, 4, 2).message
     for said in (13.6, 14, 27, 0, "little"):
         assert "that is it" not in n14.guess_interleaved(said, 8, 4, 2).message
-    assert "that is 1F1B" in n14.guess_ahead(4, 32, 4, 0.25).message
     assert "what splitting alone gives" in n14.guess_floor(30, 8, 4).message
     assert "that is it" in n14.guess_floor("27 ticks", 8, 4).message
 

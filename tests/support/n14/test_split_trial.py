@@ -25,6 +25,15 @@ def test_who_switches_autograd_off_is_told_so_and_the_next_answer_finds_it_on():
         torch.set_grad_enabled(True)
 
 
+def test_who_takes_the_weight_out_of_autograd_instead_of_no_grad_is_told_so():
+    answer = edited(
+        solved.SplitLinear,
+        ("with torch.no_grad():", "if weight.requires_grad_(False) is not None:"),
+        ("gradient.T @ x", "gradient.T @ x.detach()"),
+    )
+    assert "`weight.requires_grad` is False" in n14.check_split(answer).message
+
+
 @pytest.mark.parametrize("first", ["queue.append(x)", "weight.__dict__.setdefault('queue', []).append(x)"])
 def test_who_takes_the_inputs_in_the_order_of_the_forwards_is_refused(first):
     """Backwards may come in another order, and two layers of a stage come the other way round."""

@@ -44,6 +44,7 @@ def _tries() -> Iterator[tuple[Orders, Any, float]]:
     yield orders_of("F0 F1 B0 B1", "R1 F0 F1 B0 B1"), equal | {"R": [1.0, 1.0]}, 0
     yield orders_of("F0 W1 F1 B0 B1", "F0 B0 F1 B1 W1"), equal | {"W": [1.0, 0.5]}, 0
     yield orders_of("F0 F1 F2", "F0", ""), {"F": [1.0, 1.0, 1.0]}, 0
+    yield orders_of("", ""), equal, 0
     # each micro-batch alone: every backward takes a visit to each rank
     yield orders_of(*["F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"] * 5), {"F": [1.0] * 5, "B": [2.0] * 5}, 0
     for m, n, message, make in product((1, 2, 3, 5), (1, 2, 3, 4), (0, 0.25), (gpipe, turn_early)):
@@ -121,7 +122,7 @@ def _fault_of_run(answer: Callable[..., Any], orders: Orders, costs: Costs, mess
         if type(error.error) is not RuntimeError:
             return told_of(error)
         # Known by the case alone: how a reader words a deadlock differs.
-        meaning = f"But these orders can run: their last task ends at {max(right.values()):g}."
+        meaning = f"But these orders can run: all is done at {max(right.values(), default=0):g}."
         return Fault(told_of(InCaseError(where, error.error, meaning)), f"{where}: a deadlock")
     if not isinstance(got, dict):
         said = "None (is a `return` missing?)" if got is None else repr(got)

@@ -274,7 +274,7 @@ def fault_of_best_m(answer: Callable[..., Any]) -> str:
         said = (
             ""
             if got == expected and not isinstance(got, bool)
-            else f"{where}: expected {expected}, got {got}."
+            else f"{where}: expected {expected}, got {got!r}."
         )
         if got is None and expected is not None:
             said = f"{where}: expected {expected}, your function returned None."

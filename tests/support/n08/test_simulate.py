@@ -88,7 +88,7 @@ def test_other_ways_to_write_simulate_pass():
         (edited(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
         (
             edited(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")),
-            "these orders can run: their last task ends at",
+            "these orders can run: all is done at",
         ),
         (lambda orders, costs, message=0: [], "not a dictionary"),
         (lambda orders, costs, message=0: None, "is a `return` missing?"),
@@ -160,7 +160,7 @@ def test_as_many_rounds_as_there_are_tasks_are_enough_and_a_number_that_orders_c
     ):
         verdict = n08.check_simulate(in_rounds(count))
         assert verdict.status == "wrong"
-        assert "these orders can run: their last task ends at" in verdict.message
+        assert "these orders can run: all is done at" in verdict.message
         assert "key" not in verdict.message
     assert "stop when a round has done nothing" in n08.check_simulate(in_rounds(lambda orders: 2 * len(orders))).message
     assert "One visit to each rank is not enough" in n08.check_simulate(in_rounds(lambda orders: 1)).message
@@ -204,6 +204,14 @@ def test_the_number_of_ranks_may_be_read_from_the_costs_and_a_rank_may_have_no_t
         solved.simulate, ("    while any(left):", "    first = [o[0] for o in left]\n    while any(left):")
     )
     assert "IndexError" in n08.check_simulate(first_task).message
+    stops_late = edited(
+        solved.simulate,
+        ("    while any(left):", "    while True:"),
+        ("costs[kind][j]\n    return ends", "costs[kind][j]\n        if not any(left):\n            return ends"),
+    )
+    verdict = n08.check_simulate(stops_late)
+    assert verdict.status == "wrong"
+    assert "rank 0: no task, rank 1: no task: your code raised RuntimeError" in verdict.message
 
 
 @pytest.mark.parametrize(
@@ -211,7 +219,9 @@ def test_the_number_of_ranks_may_be_read_from_the_costs_and_a_rank_may_have_no_t
     [
         lambda orders, *rest: solved.simulate([order for order in orders if order], *rest),
         edited(solved.simulate, ('kind == "F" and j == 0', 'kind == "F" and not any(orders[:j])')),
-        lambda orders, *rest: solved.simulate(orders[: max(j for j, order in enumerate(orders) if order) + 1], *rest),
+        lambda orders, *rest: solved.simulate(
+            orders[: max((j for j, order in enumerate(orders) if order), default=-1) + 1], *rest
+        ),
         edited(
             solved.simulate,
             (

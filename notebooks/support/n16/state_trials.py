@@ -102,7 +102,7 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
             still = ": they are still those from before" if equal(again[0], other[0]) else ""
             return f"after load the weights and buffers are not those that were saved{still}."
         if not same_numbers(due, found):
-            return f"load should return {due}, it returned {found}."
+            return f"load should return {due}, it returned {found!r}."
         if not again[1].state:
             return "after load the optimizer has no state of its own: it begins as on the first day."
         for was, group in zip(first[1].param_groups, again[1].param_groups, strict=True):

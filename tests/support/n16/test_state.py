@@ -289,6 +289,11 @@ def test_a_number_comes_back_as_what_it_was(number, told):
     assert told in message
 
 
+def test_a_text_that_reads_like_the_dictionary_is_shown_as_a_text():
+    message = n16.check_state(built.save, edited(built.load, ('state["more"]', 'str(state["more"])'))).message
+    assert """it returned "{'step': 3""" in message
+
+
 def test_the_first_save_is_watched_too():
     straight = edited(
         built.save,

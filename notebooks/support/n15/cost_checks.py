@@ -59,7 +59,7 @@ def _by_formula(
 
 
 def _bytes(got: Any, expected: float, case: Mapping[str, Any]) -> str:
-    return _away(got, expected, "{:,.0f} bytes")
+    return _away(got, expected, "{:,.15g} bytes")
 
 
 _WORKING = "32 * unit if recompute else 0"

@@ -40,8 +40,8 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
 _SENDER_WAITS = "A rank that waits for its send receives nothing meanwhile."
 #: Said of a None that is sent.
 NO_GRADIENT = (
-    "What is sent is None: x has a gradient only if autograd is asked for it before the forward, and if y comes from "
-    "this very x."
+    "What is sent is None: x gets a gradient in y's backward, if autograd is asked for it before the forward, and if y "
+    "comes from this very x."
 )
 #: What an exception of a step means, by words of its text.
 _MEANINGS = {
@@ -176,8 +176,9 @@ class _Border(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """Note a backward."""
-        ctx.log.append(("B", ctx.place))
+        """Note a backward, once: it may be cut in two."""
+        if ("B", ctx.place) not in ctx.log:
+            ctx.log.append(("B", ctx.place))
         return gradient, None, None
 
 

@@ -30,3 +30,8 @@ def test_a_single_stage_may_be_recomputed_too():
 )
 def test_a_reason_is_told_with_the_bytes(old, new, says):
     assert n15.check_memory(edited(memory_of_rank, (old, new))).message.endswith(says)
+
+
+def test_half_a_byte_is_told_to_who_has_cut_it_off():
+    cut_off = n15.check_memory(lambda **case: int(memory_of_rank(**case)))
+    assert "expected 497.5 bytes, got 497 bytes" in cut_off.message

@@ -98,6 +98,25 @@ def test_a_loss_of_the_whole_batch_and_gradients_asked_for_by_hand_are_right_too
 
 
 @pytest.mark.parametrize(
+    "check, answer, last",
+    [
+        (n15.check_pipeline_step, pipeline_step, [("y.backward()", "gradient = None")]),
+        (n15.check_follow, follow, []),
+    ],
+)
+def test_a_backward_in_two_halves_is_one_backward(check, answer, last):
+    of_input = "torch.autograd.grad(y, x, gradient, retain_graph=True)[0]"
+    of_weights = "torch.autograd.backward(y, gradient, inputs=list(part.parameters()))"
+    sent = "send(x.grad, before)"
+    halves = [
+        ("y.backward(gradient)", f"{of_weights} if before is None else None"),
+        (sent, f"{sent}; {of_weights}" if last else f"{sent}); {of_weights[:-1]}"),
+        ("x.grad", of_input),
+    ]
+    assert check(edited(answer, *last, *halves))
+
+
+@pytest.mark.parametrize(
     "changes, says",
     [
         (
@@ -363,13 +382,14 @@ def test_other_wrong_orders_are_told_what_is_seen(old, new, says):
         [("kept.append((x, y))", "kept.append(y)"), ("for x, y in kept", "for y in kept")],  # the last x is left behind
         [("x.requires_grad_()", "x = x.requires_grad_().clone()")],
         [("send(x.grad", "send(y.grad")],
+        [("            y.backward()\n", "            y = y.detach()\n")],  # it sends before it goes back
     ],
 )
-def test_who_has_asked_for_a_gradient_and_sends_another_one_is_told_that_it_is_none(changes):
+def test_who_has_asked_for_a_gradient_and_has_none_to_send_is_told_whence_it_comes(changes):
     verdict = n15.check_pipeline_step(edited(pipeline_step, *changes))
     assert verdict.status == "wrong"
     assert "must ask autograd" not in verdict.message
-    assert "What is sent is None: " in verdict.message
+    assert "What is sent is None: x gets a gradient in y's backward" in verdict.message
 
 
 @pytest.mark.parametrize("to", ["before", "behind"])

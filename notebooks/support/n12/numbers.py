@@ -145,7 +145,7 @@ def _told(pair: _Pair) -> str:
 
 
 def _fault_of_pair(wrapped: _Wrapped) -> tuple[str, Tensor]:
-    """Draw a pair's mask in one thread and once more in another, as forward and recompute do."""
+    """Draw a pair's mask in one thread and twice more in others, as forward and recomputes do."""
     where = f"for {_told(wrapped.pair)}"
     nothing = torch.empty(0)
     if wrapped.run is None:
@@ -157,20 +157,23 @@ def _fault_of_pair(wrapped: _Wrapped) -> tuple[str, Tensor]:
     fault = fault or _fault_of_the_process(wrapped, before)
     if fault:
         return fault, first
-    found: list[tuple[str, Tensor]] = []
-    thread = Thread(target=lambda: found.append(wrapped.called()), daemon=True)
-    thread.start()
-    thread.join()
-    if not found:
-        return f"{where}, the second call, in another thread, has raised an error.", first
-    fault, second = found[0]
-    if fault or torch.equal(first, second):
-        return fault, first
-    seeds = wrapped.layer.seeds
-    why = "begins with another seed than the first one"
-    if seeds[0] == seeds[1]:
-        why = "does not begin where the first one began: a generator that was used stands elsewhere"
-    return f"{where}, the second call, the recompute, {why}.", first
+    for which in ("second call, the recompute", "third call, another recompute"):
+        found: list[tuple[str, Tensor]] = []
+        thread = Thread(target=lambda found=found: found.append(wrapped.called()), daemon=True)
+        thread.start()
+        thread.join()
+        if not found:
+            return f"{where}, the {which}, in another thread, has raised an error.", first
+        fault, again = found[0]
+        if fault:
+            return fault, first
+        if not torch.equal(first, again):
+            seeds = wrapped.layer.seeds
+            why = "begins with another seed than the first one"
+            if seeds[0] == seeds[-1]:
+                why = "does not begin where the first one began: a generator that was used stands elsewhere"
+            return f"{where}, the {which}, {why}.", first
+    return "", first
 
 
 def _fault_of_the_process(wrapped: _Wrapped, before: Tensor) -> str:

@@ -51,6 +51,7 @@ class Watch:
     untold: bool = False  # computed again, and is_recomputing() was not true
     went_back: list[tuple[int, int]] = field(default_factory=list)
     nodes: dict[tuple[int, int], Any] = field(default_factory=dict)  # that a pair's first layer left
+    graphs: Counter[tuple[int, int]] = field(default_factory=Counter)  # how often it left one
     unheld: Fault | None = None  # in the graph: what may go backward too early
     meetings: dict[int, Barrier] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.Lock)
@@ -109,6 +110,7 @@ class _Layer(nn.Module):
         y = x + torch.tanh(x @ self.weight) * mask
         if self.watch is not None and y.requires_grad and torch.is_grad_enabled():
             watch.nodes.setdefault((i, j), y.grad_fn)
+            watch.graphs[i, j] += 1
             y.register_hook(lambda gradient: watch.went_back.append((i, j)))
         return y
 
@@ -425,4 +427,12 @@ def _fault_of_backward(case: Case, watch: Watch, layers: list[_Layer], twins: li
 def _fault_of_recompute(case: Case, watch: Watch, asked: AskedForLayers | None) -> str:
     if asked is not None and watch.untold:
         return "is_recomputing() is not true while a layer computes again: with_checkpoint sees to that"
-    return "" if asked is None else asked.fault_of_recompute(len(case.sizes), len(case.balance), case.again)
+    if asked is not None:
+        return asked.fault_of_recompute(len(case.sizes), len(case.balance), case.again)
+    for (i, j), times in sorted(watch.graphs.items()):
+        if times > 1:
+            return (
+                f"micro-batch {i} leaves two graphs in partition {j}, one of them in forward: a Checkpoint computes "
+                "without one, and keeps x only"
+            )
+    return ""

@@ -325,6 +325,26 @@ def test_other_wrong_numbers_are_told_what_is_seen(old, new, says):
     assert says in verdict.message
 
 
+def test_a_generator_for_forward_and_one_for_the_recompute_are_not_called_shared():
+    class TwoEach:
+        def __init__(self, m, n):
+            self.inside = Numbers(m, n)
+
+        def wrap(self, layer, i, j):
+            seed = self.inside.seeds[i][j]
+            first, again = (torch.Generator().manual_seed(seed) for _ in range(2))
+
+            def run(x):
+                with drawing_from(again if is_recomputing() else first):
+                    return layer(x)
+
+            return run
+
+    message = n12.check_numbers(TwoEach).message
+    assert "the third call, another recompute, does not begin where the first one began" in message
+    assert "share" not in message
+
+
 def test_who_puts_a_generator_back_where_layers_compute_again_passes():
     class PutBack:
         def __init__(self, m, n):

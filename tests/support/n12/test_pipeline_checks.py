@@ -182,7 +182,14 @@ def test_torchs_checkpoint_is_not_said_to_compute_nothing_again():
     ]
     names = {"with_checkpoint": with_checkpoint}
     message = n12.check_pipeline(edited((make_task, run_pipeline), *edits, names=names)[1]).message
-    assert "in backward cuda:0 computes 0 micro-batches again from end to end, not 4" in message
+    assert "micro-batch 0 leaves two graphs in partition 1" in message
+    assert "micro-batches again" not in message
+
+
+def test_who_computes_with_a_graph_and_computes_again_as_well_is_told():
+    edit = ("MyTwoNodeCheckpoint.apply(phony, shared, layer, x)", "layer(x)")
+    message = n12.check_pipeline(edited((make_task, run_pipeline), edit)[1]).message
+    assert "micro-batch 0 leaves two graphs in partition 0" in message
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The ledger: each claim's verdict follows from what was measured, so an assumption that is moved turns it."""
 
 import math
+import re
 from collections import Counter
 
 import pytest
@@ -73,6 +74,25 @@ def test_every_claim_says_where_it_stands_is_stored_and_has_an_assumption_that_t
         assert STORED[entry.name].saw.endswith("."), entry.name
 
 
+@pytest.mark.parametrize(
+    "name, told",
+    [
+        ("memory_grows_as_root", "Up to 25 % off counts as the root."),
+        ("bucket_views_save_one_gradient", "Up to 25 % off counts as one."),
+        ("a_ring_costs_the_same", "We call up to twice as much the same."),
+        ("dualpipe_v_bubble", "Take F = I = 1, W = 1."),
+        ("recompute_costs_one_forward", "if 100 % of the layers are computed again"),
+    ],
+)
+def test_a_tolerance_and_a_tick_that_a_verdict_hangs_on_are_told(name: str, told: str):
+    assert told in STORED[name].saw
+
+
+def test_what_is_tested_as_at_least_is_not_told_as_at_most():
+    for name in ("packing_doubles", "half_is_padding"):
+        assert not re.search("at best|Up to", CLAIMS[name].says), name
+
+
 @pytest.mark.parametrize("name", dict.fromkeys(name for name, *_ in TURNS))
 def test_a_claim_says_here_what_is_stored(name: str):
     seen = CLAIMS[name]()
@@ -105,7 +125,7 @@ def test_a_verdict_follows_from_the_settings_in_which_a_claim_holds():
 def test_a_reader_adds_a_claim_in_ten_lines(monkeypatch):
     monkeypatch.delitem(BOOK, "twice_halves", raising=False)
 
-    @claim("Twice the micro-batches halve the bubble", "a slide", "https://example.org", "2 m leave half of it.")
+    @claim("Twice the micro-batches halve the bubble", "me", "https://example.org", "2 m halve its share of time.")
     def twice_halves(m: int = 8, n: int = 4) -> Observation:
         one = bubble_share(m, n)
         two = bubble_share(2 * m, n)

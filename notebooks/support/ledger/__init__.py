@@ -9,7 +9,7 @@ holds there; from that follows the verdict. So you write one of your own, in a n
         "Twice the micro-batches halve the bubble",
         "a slide of mine",
         "https://example.org/slide",
-        "With 2 m micro-batches half of the idle time is left that m leave.",
+        "2 m micro-batches leave half of the share of all time that is idle with m.",
     )
     def twice_halves(n: int = 4, m: int = 8) -> Observation:
         one = bubble_share(m, n)

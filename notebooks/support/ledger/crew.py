@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from lib.text import format_share
 from support.ledger.book import Observation, claim
 from support.ranks import Ranks
 
@@ -114,7 +115,7 @@ def bucket_views_save_one_gradient(few: int = 4, many: int = 1024, near: float =
         )
         saved[setting] = plain - viewed
     told = "; ".join(f"{gradients:.2f} if {setting}" for setting, gradients in saved.items())
-    saw = f"Counted in gradients, the peak falls by {told}."
+    saw = f"Counted in gradients, the peak falls by {told}. Up to {format_share(near)} off counts as one."
     if min(saved.values()) <= near:
         saw += " Where it falls by nothing it is at the end of forward, and no gradient is there yet."
     return Observation(saw, {setting: abs(part - 1) <= near for setting, part in saved.items()}, dict(saved))
@@ -145,8 +146,8 @@ def share_of_the_sum(dist: Any, scale_grads: bool, m: int, calls: int) -> float:
     "Accumulating over schedule.step fails",
     "pytorch/torchtitan#1733 (2025)",
     "https://github.com/pytorch/torchtitan/issues/1733",
-    "With scale_grads=True, the default, gradients accumulated over calls of schedule.step are no sum, but a mean in "
-    "which earlier calls count less and less.",
+    "With scale_grads=True, the default, gradients accumulated over calls of schedule.step are no sum: earlier calls "
+    "count less and less.",
 )
 def step_scales_what_is_there(m: int = 4, calls: int = 2) -> Observation:
     """Call step on the same rows without zero_grad, and compare with that many times the first gradient."""

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib.saved import LiveTensors
+from lib.text import format_share
 from support.ledger.book import Observation, claim
 
 SUBLINEAR = "https://arxiv.org/abs/1604.06174"
@@ -51,8 +52,8 @@ def recompute_costs_one_forward(layers: int = 8, share: float = 1.0, near: float
     more = (again - plain) / forward
     speed = plain / again
     saw = (
-        f"A step is {plain / forward:.3g} forwards of work, and {again / forward:.3g} with recompute, {more:.3g} more. "
-        f"At as many operations a second the speed is {speed:.0%} of what it was."
+        f"A step is {plain / forward:.3g} forwards of work, and {again / forward:.3g} if {share:.0%} of the layers are "
+        f"computed again, {more:.3g} more. At as many operations a second the speed is {speed:.0%} of what it was."
     )
     held = abs(more - 1) <= near and abs(speed - 0.75) <= near
     return Observation(
@@ -89,7 +90,8 @@ def memory_grows_as_root(sizes: Sequence[int] = (9, 81), near: float = 0.25) -> 
     rooted, fixed = ways.values()
     saw = (
         f"From {small} to {large} layers the peak grows {rooted:.2f} times with √n segments, and {fixed:.2f} times "
-        f"with {math.isqrt(small)} segments throughout; the root would be {growth:g}."
+        f"with {math.isqrt(small)} segments throughout; the root would be {growth:g}. Up to {format_share(near)} off "
+        "counts as the root."
     )
     holds = {setting: abs(ratio / growth - 1) <= near for setting, ratio in ways.items()}
     return Observation(saw, holds, {"root": rooted, "fixed": fixed})

@@ -84,8 +84,9 @@ def dualpipe_v_bubble(ranks: Sequence[int] = (2, 4, 8), weight: float = 1.0) -> 
         ]
         bubbles[name] = [end - 2 * m * together for end, (m, _) in zip(ends, made, strict=True)]
     saw = (
-        f"On {_told(ranks)} ranks the formula says {_told(claimed)}. The bubble is {_told(bubbles['unbreakable'])} "
-        f"if a pair is one unit, and {_told(bubbles['at once'])} if its F sends as soon as it has ended."
+        f"Take F = I = 1, W = {weight:g}. On {_told(ranks)} ranks the formula says {_told(claimed)}. "
+        f"The bubble is {_told(bubbles['unbreakable'])} if a pair is one unit, and {_told(bubbles['at once'])} "
+        "if its F sends as soon as it has ended."
     )
     holds = {
         "a pair of F and B is unbreakable": _all_near(bubbles["unbreakable"], claimed),

@@ -68,17 +68,31 @@ FORECAST_7 = 187_500.0  # about so many: a float is due to 0.3 %
 
 def with_calls_counted(dist, name, blocks, **given):
     from torch.multiprocessing.reductions import StorageWeakRef  # also of what a checkpoint keeps detached
+    from torch.overrides import TorchFunctionMode
 
     calls = [0 for _ in blocks]
     kept = [0 for _ in blocks]
     together = 0
-    # What the modules of a block were given in its last run, if it is still there.
+    # What was made within a block in its last run, if it is still there.
     inside: list[list[Any]] = [[] for _ in blocks]
+
+    class Noting(TorchFunctionMode):
+        def __init__(self, made):
+            super().__init__()
+            self.made = made
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                self.made.append(StorageWeakRef(out.untyped_storage()))
+            return out
 
     def still_there(number):
         return sum(not each.expired() for each in inside[number])
 
     def hooks_of(number):
+        noting = Noting(inside[number])
+
         def begin(*_):
             nonlocal together
             calls[number] += 1
@@ -86,17 +100,21 @@ def with_calls_counted(dist, name, blocks, **given):
                 kept[number] += still_there(number)
                 together += sum(still_there(other) for other in range(len(blocks)) if other != number)
             inside[number].clear()
+            noting.__enter__()  # until the end of this run
 
-        def note(module, inputs):
-            inside[number].append(StorageWeakRef(inputs[0].untyped_storage()))
+        def end(module, inputs, out):
+            noting.__exit__(None, None, None)
+            if out is not None:  # a checkpoint may stop before the end
+                own = StorageWeakRef(out.untyped_storage())
+                inside[number][:] = [each for each in inside[number] if each != own]
 
-        return begin, note
+        return begin, end
 
     for number, block in enumerate(blocks):
-        begin, note = hooks_of(number)
-        block.register_forward_pre_hook(begin)
-        for module in list(block)[1:]:  # what the first one is given is that of the block
-            module.register_forward_pre_hook(note)
+        begin, end = hooks_of(number)
+        # By its parts: whoever runs these one by one runs the block.
+        block[0].register_forward_pre_hook(begin)
+        block[-1].register_forward_hook(end, always_call=True)
     return globals()[name](dist, blocks, **given), calls, kept, together
 
 
@@ -105,7 +123,13 @@ def drawn_7(seed: int, depth: int, dropped: float, width: int = 6) -> dict[str, 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropped), nn.Linear(width, width))
+            nn.Sequential(
+                nn.Linear(width, width),
+                nn.Dropout(dropped),
+                nn.Tanh(),
+                nn.Dropout(dropped),
+                nn.Linear(width, width),
+            )
             for _ in range(depth)
         )
         rows = torch.randn(16, width)
@@ -168,7 +192,7 @@ def _fault_of_state(where: str, stand: Stand, due: list[Tensor], steps: int) -> 
     if not isinstance(got, list) or len(got) != len(due) or not all(isinstance(w, Tensor) for w in got):
         return f"{where} the job returned {got!r}, not the weights."
     if min(calls) < 2 * steps:
-        return f"{where} a block runs {min(calls)} times in {steps} steps: it keeps what it should compute again."
+        return f"{where} a block runs {min(calls)} times in {steps} steps, where twice a step is due."
     if max(calls) > 2 * steps:
         return f"{where} a block runs {max(calls)} times in {steps} steps; twice a step is enough."
     if any(kept):

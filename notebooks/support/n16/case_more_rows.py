@@ -24,7 +24,7 @@ def job_6(dist, rows, batch_size, epochs, seed):
     world = dist.get_world_size()
     torch.manual_seed(seed)
     model = nn.Linear(rows.shape[1], 1)
-    torch.manual_seed(1000 * seed + rank)
+    torch.manual_seed(seed * world + rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     seen = []
     gradients = []
@@ -46,7 +46,7 @@ def job_6(dist, rows, batch_size, epochs, seed):
     return {"seen": seen, "weight": model.weight.detach()}
 
 
-_OWN = ("    torch.manual_seed(1000 * seed + rank)\n", "")
+_OWN = ("    torch.manual_seed(seed * world + rank)\n", "")
 
 
 def sick_6():
@@ -58,16 +58,22 @@ def sick_6():
 FORECAST_6 = 80
 
 #: Ranks: rows, batch size of a rank, epochs, seed. Of 0, whatever is multiplied with it is 0. The last of 21 rows are
-#: a short batch, of unequal shares. In twelve epochs, ten steps between epochs may make up one between seeds.
-TRIALS = {2: [(24, 4, 3, 1), (16, 2, 2, 0), (21, 4, 1, 5)], 3: [(24, 2, 3, 2)], 1: [(12, 4, 12, 1)]}
+#: a short batch, of unequal shares. In twelve epochs, ten steps between epochs may make up one between seeds,
+#: and so may ten between ranks, or a hundred between rows.
+TRIALS = {
+    2: [(24, 4, 3, 1), (16, 2, 2, 0), (21, 4, 1, 5)],
+    3: [(24, 2, 3, 2)],
+    1: [(12, 4, 12, 1), (120, 4, 2, 1)],
+    12: [(24, 1, 2, 1)],
+}
 
 
 #: From the seed of the first trial to others: a neighbour's, and those that a factor of the rank may lead to.
 OTHER_SEEDS = (-1, 100, 1000)
 
-#: Seeds that lie as far on as those of two ranks lie apart: so far at most, and so many.
+#: Seeds that lie as far on as those of two ranks lie apart: so far at most, and so many runs of a rank.
 FARTHEST = 10**7
-MOST_TRIED = 8
+MOST_TRIED = 24
 
 
 def fault_of_6(job: Callable[..., Any]) -> str:
@@ -110,7 +116,8 @@ def _fault_further_on(job: Callable[..., Any], first: dict[str, Any], ones: list
     """Try the seed as far on as the ranks' own seeds lie apart: there rank 0 may draw what another drew before."""
     told = [stand.value[2] for stand in ones]
     apart = {abs(one - other) for seeds in told[1:] for one, other in zip(told[0], seeds, strict=False)}
-    seeds = [first["seed"] + far for far in sorted(apart) if 0 < far < FARTHEST][:MOST_TRIED]
+    seeds = [first["seed"] + far for far in sorted(apart) if 0 < far < FARTHEST]
+    seeds = seeds[: MOST_TRIED // len(ones)]
     if not seeds:
         return ""
     found = ends_of_trials(with_first_weights, len(ones), [{**first, "seed": seed} for seed in seeds], job)
@@ -279,13 +286,13 @@ check_job_6 = case(
             sick_6(), ("        order = ", "        torch.manual_seed(seed + rank + epoch)\n        order = ")
         ),
         "What one rank draws with one seed, another draws with another.": edited(
-            job_6, ("1000 * seed + rank", "seed + rank")
+            job_6, ("seed * world + rank", "seed + rank")
         ),
         "The rank times a thousand is a step between seeds all the same, only a wider one.": edited(
-            job_6, ("1000 * seed + rank", "seed + 1000 * rank")
+            job_6, ("seed * world + rank", "seed + 1000 * rank")
         ),
         "A seed that nobody knows makes a run that nobody can repeat.": edited(
-            job_6, ("torch.manual_seed(1000 * seed + rank)", "torch.seed()")
+            job_6, ("torch.manual_seed(seed * world + rank)", "torch.seed()")
         ),
         "The noise was wanted.": edited(
             sick_6(), ("torch.randn(len(mine), rows.shape[1])", "0 * rows[mine]")

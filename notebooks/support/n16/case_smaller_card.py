@@ -119,7 +119,7 @@ def fault_of_5(job: Callable[..., Any]) -> str:
 
 def _fault_of_weights(where: str, stands: list[Stand], trial: Mapping[str, Any]) -> str:
     due = at_once(trial["batches"], trial["learning_rate"])
-    for rank, (got, _) in enumerate(stand.value for stand in stands):
+    for rank, (got, *_) in enumerate(stand.value for stand in stands):
         if not isinstance(got, Tensor) or got.shape != due.shape:
             return f"{where} rank {rank} returned {got!r}, not the weights."
         apart = (got - due).abs().max().item()
@@ -133,13 +133,14 @@ def _fault_of_weights(where: str, stands: list[Stand], trial: Mapping[str, Any])
 
 def _fault_of_work(where: str, stands: list[Stand], size: int, lengths: list[list[int]]) -> str:
     most = max(sum(sorted(batch)[-size:]) for batch in lengths)
-    for rank, (_, sizes) in enumerate(stand.value for stand in stands):
-        if max(sizes, default=0) > most:
+    for rank, (_, together, _) in enumerate(stand.value for stand in stands):
+        if max(together, default=0) > most:
+            has = f"rank {rank} keeps the activations of {max(together)} tokens at once"
             texts = f"{plural(size, 'text')} at a time {'has' if size == 1 else 'have'}"
-            return f"{where} rank {rank} computes {max(sizes)} tokens at once; {texts} {most} at most."
-        if not sizes and any(stand.value[1] for stand in stands):
+            return f"{where} {has}; {texts} {most} at most."
+        if not together and any(stand.value[1] for stand in stands):
             return f"{where} rank {rank} computes no token: each rank has a text of each batch."
-    done = sum(sum(stand.value[1]) for stand in stands)
+    done = sum(stand.value[2] for stand in stands)
     whole = sum(map(sum, lengths))
     if done > whole:
         return (

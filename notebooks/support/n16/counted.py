@@ -33,19 +33,35 @@ def with_rows_counted(dist, name, **given):
 
 def with_tokens_counted(dist, name, **given):
     whole = F.cross_entropy
-    sizes = []
+    tokens = []  # of each loss
+    until = []  # so many losses had begun when its backward came; 0 as long as it has not come
 
     def counted(scores, target, *others, **named):
         loss = whole(scores, target, *others, **named)
         if loss.requires_grad:
-            sizes.append(int((target != named.get("ignore_index", -100)).sum()))
+            number = len(tokens)
+            tokens.append(int((target != named.get("ignore_index", -100)).sum()))
+            until.append(0)
+
+            def note(gradient):
+                until[number] = len(tokens)
+                if gradient.ndim:  # a number for each place, of which some may be left out
+                    tokens[number] = int(gradient.count_nonzero())
+
+            loss.register_hook(note)
         return loss
 
     F.cross_entropy = counted
     try:
-        return globals()[name](dist, **given), sizes
+        got = globals()[name](dist, **given)
     finally:
         F.cross_entropy = whole
+    # With each loss, those before it whose backward is still to come.
+    at_once = [
+        many + sum(other for other, end in zip(tokens[:number], until, strict=False) if end > number)
+        for number, many in enumerate(tokens)
+    ]
+    return got, at_once, sum(many for many, end in zip(tokens, until, strict=True) if end)
 
 
 def with_first_weights(dist, name, **given):

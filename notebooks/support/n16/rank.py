@@ -114,6 +114,7 @@ def be_a_rank(rank: int, world_size: int, store: str, line: Connection, order: b
     dist.set_debug_level_from_env()  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     torch.manual_seed(1000 + rank)
+    numpy_of_a_process()
     meeting = dist.FileStore(store, world_size)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=meeting, rank=rank, world_size=world_size, timeout=PATIENCE)
     meeting.set(f"{rank} is here", "")
@@ -148,6 +149,12 @@ def hash_of_a_process() -> Callable[[object], int]:
         return hash((thing, salt)) if isinstance(thing, (str, bytes)) else hash(thing)
 
     return salted
+
+
+def numpy_of_a_process() -> None:
+    """Seed numpy, if it is loaded, as it is in a process that is no copy of another."""
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
 
 
 def first_line(error: BaseException) -> str:

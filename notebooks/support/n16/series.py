@@ -18,12 +18,14 @@ BETWEEN = "dist.barrier()  # until all have ended this trial"
 
 
 def one_after_another(dist, name, trials, begun):  # type: ignore[no-untyped-def]
-    from support.n16.rank import hash_of_a_process  # a rank gets the text of this function alone
+    # a rank gets the text of this function alone
+    from support.n16.rank import hash_of_a_process, numpy_of_a_process
 
     ends = []
     for trial in trials:
         print(begun)
         globals()["hash"] = hash_of_a_process()  # a trial stands for a run, and a run is a new process
+        numpy_of_a_process()
         torch.manual_seed(1000 + dist.get_rank())
         ends.append(globals()[name](dist, **trial))
         dist.barrier()  # until all have ended this trial

@@ -24,6 +24,16 @@ IN_TURN = (
     ),
     (DRAWN, "both[epoch % 2].tolist()"),
 )
+PART = (
+    '            loss = F.cross_entropy(weight[before], after, reduction="sum") / count\n'
+    "            loss.backward()\n"
+    "            total += loss.item()\n"
+)
+#: All parts wait for one backward.
+ONE_BACKWARD = (
+    (PART, '            total = total + F.cross_entropy(weight[before], after, reduction="sum") / count\n'),
+    ("        dist.all_reduce(weight.grad)\n", "        total.backward()\n        dist.all_reduce(weight.grad)\n"),
+)
 NORMED = "        nn.utils.clip_grads_with_norm_(stage.parameters(), max_norm, square.sqrt())\n"
 
 #: Case, edits of the right job, and what is said.
@@ -33,6 +43,11 @@ ANSWERS = {
     "1 tensors for lists": (case_friday, [("batch.tolist()", "batch")], "a batch in seen is a Tensor"),
     "1 the model itself": (case_friday, [("model.state_dict()", "model")], "leave its last line"),
     "2 a share of nothing": (case_four_numbers, [("in loader:", "in []:")], "rank 0 says nan"),
+    "5 one backward behind all parts": (
+        case_smaller_card,
+        ONE_BACKWARD,
+        "keeps the activations of 28 tokens at once; 2 texts at a time have 25 at most",
+    ),
     "8 a longest gradient of 0 is left out": (
         case_three_cuts,
         [(NORMED, f"        if max_norm:\n    {NORMED}")],

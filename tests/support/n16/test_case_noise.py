@@ -1,5 +1,6 @@
 """Noise of case 6 of notebook 16: what two seeds have in common is refused, and chance alone never is."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -29,6 +30,39 @@ def test_noise_that_comes_again_with_the_next_seed_is_refused(answer):
     assert verdict.status == "wrong", "accepted"
     assert "with seed 1" in verdict.message
     assert "with seed 0" in verdict.message
+
+
+#: What meets only on more ranks or rows than most jobs of this notebook have.
+OF_MANY = {
+    "ten ranks to a seed": (
+        (SEEDED, f"{SEEDED}    torch.manual_seed(10 * seed + rank)\n"),
+        r"on 12 ranks .* with seed 0 the noise that row .* with seed 1",
+    ),
+    "ten ranks to an epoch": (
+        (EPOCH, f"        torch.manual_seed(1000 * seed + 10 * epoch + rank)\n{EPOCH}"),
+        r"on 12 ranks with 24 rows, .* has the noise of row",
+    ),
+    "a hundred rows to an epoch": (
+        (NOISE, OF_A_ROW.format("10_000 * seed + 100 * epoch + int(row)")),
+        r"on 1 rank with 120 rows, .* has the noise of row",
+    ),
+}
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("answer", OF_MANY)
+def test_noise_that_comes_again_only_on_many_ranks_or_rows_is_refused(answer):
+    change, told = OF_MANY[answer]
+    job = edited(case_more_rows.sick_6(), change)
+    message = case_more_rows.check_job_6(job, case_more_rows.FORECAST_6).message
+    assert re.search(told, message), message
+
+
+def test_numpy_that_nobody_has_seeded_is_told_that_no_run_comes_again():
+    own = "torch.tensor(__import__('numpy').random.randn(len(mine), rows.shape[1])).float()"
+    job = edited(case_more_rows.sick_6(), (NOISE, own))
+    message = case_more_rows.check_job_6(job, case_more_rows.FORECAST_6).message
+    assert "a second run with the same seed ends with other weights" in message
 
 
 @pytest.mark.parametrize("far", [7, 100, 1000, 12345, 1_000_003])

@@ -4,6 +4,7 @@ import pytest
 
 from support.kit.mistakes import edited
 from support.n16 import case_half_the_memory
+from support.n16.series import ends_of_trials
 
 #: A graph that forward keeps, and a second run whose result nobody uses.
 KEPT = (
@@ -36,6 +37,48 @@ def test_a_graph_that_is_kept_is_not_computed_again_by_a_run_for_the_look_of_it(
     job = edited(case_half_the_memory.job_7, *KEPT)
     message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
     assert "still keeps what it has computed in forward when it runs again" in message
+
+
+#: Backward takes the masks that forward has kept.
+MASKS = (
+    (
+        "            return block(x)\n",
+        "            ctx.masks = []\n"
+        "            whole = F.dropout\n\n"
+        "            def noted(v, p, training, inplace=False):\n"
+        "                ctx.masks.append(whole(torch.ones_like(v), p, training))\n"
+        "                return v * ctx.masks[-1]\n\n"
+        "            F.dropout = noted\n"
+        "            try:\n"
+        "                return block(x)\n"
+        "            finally:\n"
+        "                F.dropout = whole\n",
+    ),
+    (
+        "                out = ctx.block(x)\n",
+        "                whole = F.dropout\n"
+        "                F.dropout = lambda v, *_: v * ctx.masks.pop(0)\n"
+        "                out = ctx.block(x)\n"
+        "                F.dropout = whole\n",
+    ),
+)
+
+
+def test_masks_that_are_kept_for_backward_are_something_kept():
+    job = edited(case_half_the_memory.job_7, *MASKS)
+    message = case_half_the_memory.check_job_7(job, case_half_the_memory.FORECAST_7).message
+    assert "still keeps what it has computed in forward when it runs again" in message
+
+
+def test_a_mask_that_serves_two_dropouts_is_wrong_already_in_its_weights():
+    job = edited(case_half_the_memory.job_7, *MASKS)
+    job = edited(job, ("ctx.masks.pop(0)", "ctx.masks[-1]"))
+    given = case_half_the_memory.drawn_7(1, 1, 0.5)
+    found = [
+        ends_of_trials(each, 1, [{**given, "seed": 1, "steps": 2, "learning_rate": 0.1}])[0][0].value
+        for each in (job, case_half_the_memory.job_7)
+    ]
+    assert not case_half_the_memory._equal(*found)
 
 
 def test_without_recompute_nothing_is_computed_again():

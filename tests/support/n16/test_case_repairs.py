@@ -66,6 +66,18 @@ WEIGHED = (
     ('F.cross_entropy(weight[before], after, reduction="sum") / count',
      "F.cross_entropy(weight[before], after) * len(after) / count"),
 )  # fmt: skip
+MEAN_PRINTED = (
+    ("            total += loss.item()\n",
+     "            mean = F.cross_entropy(weight[before], after)\n            total += mean.item() / len(parts)\n"),
+)  # fmt: skip
+PADDED = (
+    ("            before = torch.cat([text[:-1] for text in part])\n"
+     "            after = torch.cat([text[1:] for text in part])\n",
+     "            pad = nn.utils.rnn.pad_sequence(part, batch_first=True)\n"
+     "            real = torch.arange(1, pad.shape[1]) < torch.tensor([[len(text)] for text in part])\n"),
+    ('F.cross_entropy(weight[before], after, reduction="sum") / count',
+     'F.cross_entropy(weight[pad[:, :-1]].mT, pad[:, 1:], reduction="none")[real].sum() / count'),
+)  # fmt: skip
 OWN_GENERATOR = (
     ("    optimizer =", "    own = torch.Generator().manual_seed(1000 * seed + rank)\n    optimizer ="),
     ("rows.shape[1])\n            loss", "rows.shape[1], generator=own)\n            loss"),
@@ -86,6 +98,14 @@ BACK_AGAIN = (
     ("            with torch.random.fork_rng(devices=[]), torch.enable_grad():\n",
      "            now = torch.get_rng_state()\n            with torch.enable_grad():\n"),
     ("            out.backward(gradient)", "            torch.set_rng_state(now)\n            out.backward(gradient)"),
+)  # fmt: skip
+NOT_CALLED = (
+    ("            return block(x)", "            return block.forward(x)"),
+    ("ctx.block(x)", "ctx.block.forward(x)"),
+)
+ONE_BY_ONE = (
+    ("                out = ctx.block(x)\n",
+     "                out = x\n                for module in ctx.block:\n                    out = module(out)\n"),
 )  # fmt: skip
 GATHERED = (
     ("        nn.utils.clip_grad_norm_(stage.parameters(), max_norm)\n",
@@ -122,11 +142,15 @@ GRADIENTS_GO_ON = (("sent.append(dist.isend(y.detach(), rank + 1))", "dist.send(
 REPAIRS = {
     "5 divided behind the sum": (5, edited(SICK[5], *COUNTED_LATER)),
     "5 means weighed by tokens": (5, edited(RIGHT[5], *WEIGHED)),
+    "5 a mean for the print besides": (5, edited(RIGHT[5], *MEAN_PRINTED)),
+    "5 padded, and the padding left out": (5, edited(RIGHT[5], *PADDED)),
     "6 a generator of the rank": (6, edited(SICK[6], *OWN_GENERATOR)),
     "6 the noise of all, and a share of it": (6, edited(SICK[6], *NOISE_OF_ALL)),
     "6 the noise of a row": (6, edited(SICK[6], *NOISE_OF_A_ROW)),
     "7 torch's own": (7, edited(SICK[7], *TORCHS_OWN)),
     "7 set and set back": (7, edited(RIGHT[7], *BACK_AGAIN)),
+    "7 a block's forward": (7, edited(RIGHT[7], *NOT_CALLED)),
+    "7 one part of a block after the other": (7, edited(RIGHT[7], *ONE_BY_ONE)),
     "8 squares gathered": (8, edited(SICK[8], *GATHERED)),
     "8 norms gathered": (8, edited(SICK[8], *NORMS)),
     "9 backward in the order of forward": (9, edited(RIGHT[9], *IN_ORDER)),

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 from types import FunctionType
 
 import pytest
@@ -140,6 +141,10 @@ def dies(dist):
     dist.barrier()
 
 
+def annotated(path: Path) -> Path:
+    return path
+
+
 def lacks(dist):
     return absent  # noqa: F821
 
@@ -224,7 +229,8 @@ def test_the_text_of_functions_and_classes_is_found(tmp_path):
     assert "staticmethod" in source_of(built.Gather)
     with pytest.raises(ValueError, match="no text of <lambda>"):
         source_of(lambda: 0)
-    write_module(tmp_path / "state.py", fails, dies)
+    write_module(tmp_path / "state.py", fails, dies, annotated)
     space = {}
     exec((tmp_path / "state.py").read_text(), space)
     assert callable(space["dies"])
+    assert space["annotated"](3) == 3, "a module of theirs has no Path, and needs none"

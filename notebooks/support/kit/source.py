@@ -31,9 +31,13 @@ def _definition(text: str, name: str) -> str | None:
 
 
 def module_text(*things: Any) -> str:
-    """Return the text of a module of functions and classes, which first imports io, os, zlib and torch."""
+    """Return the text of a module of functions and classes, which first imports io, os, zlib and torch.
+
+    Their annotations stay unread there: they may name what only the notebook has imported.
+    """
+    head = "from __future__ import annotations"
     imports = "import io\nimport os\nimport zlib\n\nimport torch\nfrom torch import nn"
-    return "\n\n\n".join([imports, *map(source_of, things)]) + "\n"
+    return "\n\n\n".join([f"{head}\n\n{imports}", *map(source_of, things)]) + "\n"
 
 
 def write_module(path: str | os.PathLike[str], *things: Any) -> None:

@@ -51,7 +51,7 @@ check_state = Exercise(
                 _REPLACE,
                 "import shutil; shutil.copy(unfinished, path)",
             ),
-            "Don't remove the old file: os.replace puts the new one in its place in one operation.": (
+            "Don't take the old file away first: os.replace puts the new one in its place in one operation.": (
                 _REPLACE,
                 "os.path.exists(path) and os.remove(path); os.rename(unfinished, path)",
             ),

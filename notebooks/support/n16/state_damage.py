@@ -10,7 +10,18 @@ from typing import Any
 
 from support.kit.judged import Fault
 from support.kit.raised import named
-from support.n16.state_runs import MORE, OTHER_MORE, Training, equal, go_on, new_run, same_state, saved
+from support.n16.state_runs import (
+    MORE,
+    OTHER_MORE,
+    Training,
+    dated_back,
+    done_to,
+    equal,
+    go_on,
+    new_run,
+    same_state,
+    saved,
+)
 
 
 def fault_of_damage(write: Any, read: Any, path: Path) -> str:
@@ -40,17 +51,18 @@ def fault_of_damage(write: Any, read: Any, path: Path) -> str:
     for what, bad in damaged:
         alone.write_bytes(bad)
         model, optimizer = new_run(5)
-        before, _ = new_run(5)
+        before, begun = new_run(5)
+        dated_back(alone)
         try:
             found = read(alone, model, optimizer)
         except Exception:  # it refuses the file, in whatever words
-            if not equal(model, before) or optimizer.state:
+            if not equal(model, before) or not same_state(optimizer.state_dict(), begun.state_dict()):
                 return f"load refuses a file {what}, but only after it has changed model or optimizer."
-            if not alone.exists():
-                return f"load refuses a file {what}, and takes it away: it is to leave the file as it is."
+            if done := done_to(alone, bad):
+                return f"load refuses a file {what}, and has {done}: it is to leave it as it is."
             continue
         if equal(model, before):
-            return f"load neither loads a file {what} nor refuses it: it returns {found}, and the job begins anew."
+            return f"load neither loads a file {what} nor refuses it: it returns {found}."
         wrong = {
             "weights": not equal(model, run[0]),
             "optimizer": not same_state(optimizer.state_dict(), run[1].state_dict()),

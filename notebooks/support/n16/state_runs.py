@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from support.kit.source import module_text
 WIDTH = 96
 FILE = "<state.py"
 MORE: Any = {"step": 3, "dealer": {"epoch": 0, "consumed": 180}}
-#: What another job may hand over; "model" is the number of one.
+#: What another job may hand over; "model" and "optimizer" are numbers of them.
 OTHER_MORE: Any = {
     "epochs": 2,
     "best": 0.1,
     "model": 1,
+    "optimizer": 2,
     "dealers": {"left": {"rows": 60}, "right": {"rows": 0}},
 }
 
@@ -48,7 +50,7 @@ def _executed(pair: tuple[Any, Any], ending: str) -> tuple[Any, Any]:
     file = f"{FILE}{ending}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     space: dict[str, Any] = {"__name__": "state"}
-    exec(compile(text, file, "exec"), space)
+    exec(compile(text, file, "exec", dont_inherit=True), space)
     write = space.get(pair[0].__name__, pair[0])
     read = space.get(pair[1].__name__, pair[1])
     return write, read
@@ -86,11 +88,13 @@ def go_on(run: Training, steps: range) -> None:
         optimizer.zero_grad()
         model(rows).square().mean().backward()
         optimizer.step()
-        for group in optimizer.param_groups:  # what a schedule does; OneCycleLR has one for the betas, too
+        for group in optimizer.param_groups:  # what a schedule does; OneCycleLR has one for these, too
             group["lr"] *= 0.8
             group["weight_decay"] += 0.001
             if "betas" in group:
                 group["betas"] = tuple(0.99 * beta for beta in group["betas"])
+            if "momentum" in group:
+                group["momentum"] *= 0.99
 
 
 def equal(one: nn.Module, other: nn.Module) -> bool:
@@ -121,6 +125,21 @@ def same_numbers(due: Any, found: Any) -> bool:
         same_keys = isinstance(found, dict) and found.keys() == due.keys()
         return same_keys and all(same_numbers(value, found[key]) for key, value in due.items())
     return isinstance(found, type(due)) and bool(found == due)
+
+
+def dated_back(path: Path) -> bytes:
+    """Give a file the date 0, so that whoever writes it anew is found out, and return what it holds."""
+    os.utime(path, (0, 0))
+    return path.read_bytes()
+
+
+def done_to(path: Path, content: bytes) -> str:
+    """Return what has been done to a file since it was dated back, "" if nothing."""
+    if not path.exists():
+        return "taken the file away"
+    if path.read_bytes() != content:
+        return "changed the file"
+    return "written the file anew" if path.stat().st_mtime_ns else ""
 
 
 def saved(write: Any, path: Path, run: Training, more: Any = MORE) -> Any:

@@ -29,6 +29,8 @@ from support.n16.state_runs import (
     OTHER_MORE,
     Training,
     as_in_the_job,
+    dated_back,
+    done_to,
     equal,
     go_on,
     in_one_process,
@@ -59,16 +61,20 @@ def fault_of_state(pair: tuple[Any, Any]) -> str:
     """Load into other first weights, and in another process; save again, watched, and behind a kill; load damage."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.pt"
-        write = as_in_the_job(pair, "save")
-        read = as_in_the_job(pair, "load")
+        with in_case("save and load in a file of their own", FILE_OF_ITS_OWN):
+            write = as_in_the_job(pair, "save")
+            read = as_in_the_job(pair, "load")
         return (
             _fault_of_loading(write, read, path)
-            or _fault_of_loading_elsewhere(pair, write, path)
+            or _fault_of_loading_elsewhere(pair, write, read, path)
             or _fault_of_saving(write, path, new_run(3))
             or _fault_of_saving(write, path, small_run())
+            or _fault_of_another_name(write, path)
+            or _fault_of_three_saves(write, path)
             or _fault_of_the_first_save(write, path)
             or _fault_of_what_is_left(write, read, path)
             or fault_of_damage(write, read, path)
+            or _fault_of_loading_at_once(read, path)
             or fault_of_another_file(*in_one_process(pair), path)
         )
 
@@ -92,19 +98,20 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
             there = ", ".join(sorted(each.name for each in path.parent.iterdir())) or "nothing"
             return f"save(path, …) has left no file at path, {path.name}; in its folder lies {there}."
         behind = "load after the first save" if due is MORE else f"load after a save with {due} as more"
+        content = dated_back(path)
         with in_case(behind, FILE_OF_ITS_OWN):
             found = read(path, *again)
-        if not path.exists():
-            return "load has taken the file away: all ranks load it, and so does the next restart."
+        if done := done_to(path, content):
+            return f"load has {done}: all ranks load it, and so does the next restart."
         if isinstance(found, dict) and found.keys() != due.keys():
-            return f"load should return {due}, it returned a dictionary with {', '.join(map(str, found))}."
+            held = f"a dictionary with {', '.join(map(str, found))}" if found else "an empty dictionary"
+            return f"load should return {due}, it returned {held}."
         if not equal(first[0], again[0]):
-            still = ": they are still those from before" if equal(again[0], other[0]) else ""
-            return f"after load the weights and buffers are not those that were saved{still}."
+            return _other_weights(first[0], again[0], other[0])
         if not same_numbers(due, found):
             return f"load should return {due}, it returned {found!r}."
         if not again[1].state:
-            return "after load the optimizer has no state of its own: it begins as on the first day."
+            return "after load the optimizer has no state of its own."
         for was, group in zip(first[1].param_groups, again[1].param_groups, strict=True):
             for name in was:
                 if name != "params" and not same_state(was[name], group.get(name)):
@@ -122,14 +129,22 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
     return ""
 
 
+def _other_weights(due: nn.Module, found: nn.Module, before: nn.Module) -> str:
+    if equal(found, before):
+        return "after load the weights and buffers are not those that were saved: they are still those from before."
+    now = found.state_dict()
+    others = [name for name, value in due.state_dict().items() if not same_state(value, now[name])]
+    return f"after load these are not as they were saved: {', '.join(others)}."
+
+
 def _short(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"({', '.join(map(_short, value))})"
     return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
-def _fault_of_loading_elsewhere(pair: tuple[Any, Any], write: Any, path: Path) -> str:
-    """Load in a process that was not copied from this one, as a restarted job does."""
+def _fault_of_loading_elsewhere(pair: tuple[Any, Any], write: Any, read: Any, path: Path) -> str:
+    """Load a small state here, and in a process that was not copied from this one, as a restarted job does."""
     try:
         text = module_text(*pair)
     except ValueError:
@@ -137,6 +152,10 @@ def _fault_of_loading_elsewhere(pair: tuple[Any, Any], write: Any, path: Path) -
     file = path.with_name("small.pt")
     with in_case("save of a small state", FILE_OF_ITS_OWN):
         saved(write, file, small_run())
+    with in_case("load of a small state", FILE_OF_ITS_OWN):
+        found = read(file, *small_run())
+    if found != MORE:
+        return f"load of a small state should return {MORE}, it returned {found!r}."
     given = {"text": text, "name": pair[1].__name__, "file": str(file)}
     (stand,) = on_ranks(loaded_elsewhere, 1, given)
     if stand.how == "done" and stand.value == MORE:
@@ -154,6 +173,19 @@ def loaded_elsewhere(dist: Any, text: str, name: str, file: str) -> Any:
     exec(text, space)
     model = nn.Linear(1, 1)
     return space[name](Path(file), model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def _fault_of_loading_at_once(read: Any, path: Path) -> str:
+    """Load twice, watched: ranks that load at once would both write what both loads write beside path."""
+    written = []
+    for _ in range(2):
+        _empty_but_for(path)
+        with suppress(_FolderMade):
+            written.append(_watch(path, lambda: read(path, *new_run(7)))[1].keys())
+    for name in sorted(set.intersection(*map(set, written)) if written else ()):
+        if str(os.getpid()) not in name:
+            return f"load writes {name} beside path, and all ranks load at once: one reads what another has begun."
+    return ""
 
 
 def _watch(
@@ -232,6 +264,27 @@ def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
     return ""
 
 
+def _fault_of_another_name(write: Any, path: Path) -> str:
+    """Save twice where the name has no ending, in a folder of its own."""
+    last = path.parent / "job" / "last"
+    last.parent.mkdir()
+    case = f"where path is named {last.name}"
+    with in_case(case, FILE_OF_ITS_OWN):
+        saved(write, last, small_run())
+    if not last.exists():
+        return f"{case}, save leaves no file at path."
+    fault = _fault_of_saving(write, last, small_run())
+    return Fault(f"{case}: {fault}", getattr(fault, "known_by", fault)) if fault else ""
+
+
+def _fault_of_three_saves(write: Any, path: Path) -> str:
+    _empty_but_for(path)
+    with in_case("one of three saves in a row", FILE_OF_ITS_OWN):
+        for _ in range(3):
+            saved(write, path, new_run(3))
+    return ""
+
+
 def _fault_of_the_first_save(write: Any, path: Path) -> str:
     """Watch a save where no file stands yet: whoever begins with `if path.exists()` does so behind a kill, too."""
     old = path.read_bytes()
@@ -280,17 +333,23 @@ def _fault_of_what_is_left(write: Any, read: Any, path: Path) -> str:
     _empty_but_for(path)
     _, left = _watch(path, lambda: saved(write, path, new_run(5)))
     halves = {name: content[: len(content) // 2] for name, content in left.items()}
+    summed = any(0 < len(content) <= 64 and content != left.get(name) for name, content in of_another.items())
     return (
-        _fault_of_loading_behind_a_kill(read, path, halves, "half a file")
-        or _fault_of_loading_behind_a_kill(read, path, of_another, "a whole file of another state")
+        _fault_of_loading_behind_a_kill(read, path, of_another, "a whole file of another state", summed)
+        or _fault_of_loading_behind_a_kill(read, path, halves, "half a file", summed)
         or _fault_of_loading_damage_behind_a_kill(read, path, of_another)
         or _fault_of_litter(write, read, path, left, 0.5)
         or _fault_of_litter(write, read, path, left, 2)
     )
 
 
-def _fault_of_loading_behind_a_kill(read: Any, path: Path, left: dict[str, bytes], what: str) -> str:
-    """Load where the whole file of a run lies at path, and beside it what a killed save has left."""
+def _fault_of_loading_behind_a_kill(
+    read: Any, path: Path, left: dict[str, bytes], what: str, summed: bool
+) -> str:
+    """Load where the whole file of a run lies at path, and beside it what a killed save has left.
+
+    summed: whether a file of a few bytes is among what lies beside it, and is another for another state.
+    """
     for name, content in left.items():
         (path.parent / name).write_bytes(content)
     run = new_run(7)
@@ -299,7 +358,7 @@ def _fault_of_loading_behind_a_kill(read: Any, path: Path, left: dict[str, bytes
         read(path, *run)
     except Exception as error:
         said = f"{begun} raises {named(error)}.".replace(f"{path.parent}{os.sep}", "")
-        return Fault(said, ("behind a kill", said, len(left)))
+        return Fault(said, ("behind a kill", what, summed))
     return "" if equal(run[0], new_run(5)[0]) else f"{begun} gives another state than that at path."
 
 

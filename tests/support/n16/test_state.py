@@ -1,107 +1,12 @@
-"""Answers to save and load of notebook 16: right ones of other kinds, and wrong ones that readers have written."""
+"""Wrong answers to save and load of notebook 16 that readers have written, and what they are told."""
 
-import io
-import os
 import zlib
 
 import pytest
-import torch
 
 from support import built
 from support.kit.mistakes import edited
 from support.n16 import checks as n16
-
-# ---- right
-
-
-def save_in_parts(path, model, optimizer, more):
-    """Another right answer: the checksum behind the content, of another kind, under a name that no other save has."""
-    import hashlib
-    import tempfile
-
-    handle, unfinished = tempfile.mkstemp(dir=path.parent)
-    os.close(handle)
-    torch.save([model.state_dict(), optimizer.state_dict(), more], unfinished)
-    with open(unfinished, "rb") as file:
-        digest = hashlib.sha256(file.read()).digest()
-    with open(unfinished, "ab") as file:
-        file.write(digest)
-    os.rename(unfinished, path)
-
-
-def load_in_parts(path, model, optimizer):
-    import hashlib
-
-    content = path.read_bytes()
-    assert hashlib.sha256(content[:-32]).digest() == content[-32:], "damaged"
-    weights, moments, more = torch.load(io.BytesIO(content[:-32]))
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(moments)
-    return more
-
-
-def save_pickled(path, model, optimizer, more):
-    """And another: pickle inside pickle, the old file kept under another name."""
-    import pickle
-
-    content = pickle.dumps((model.state_dict(), optimizer.state_dict(), more))
-    beside = path.with_suffix(".new")
-    beside.write_bytes(pickle.dumps((zlib.adler32(content), len(content), content)))
-    if path.exists():
-        backup = path.with_suffix(".old")
-        backup.unlink(missing_ok=True)
-        os.link(path, backup)
-    beside.replace(path)
-
-
-def load_pickled(path, model, optimizer):
-    import pickle
-
-    checksum, length, content = pickle.loads(path.read_bytes())
-    if zlib.adler32(content) != checksum or len(content) != length:
-        raise OSError("damaged")
-    weights, moments, more = pickle.loads(content)
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(moments)
-    return more
-
-
-def save_as_text(path, model, optimizer, more):
-    """And one with the numbers as JSON, and tensors inside a tensor."""
-    import json
-
-    buffer = io.BytesIO()
-    torch.save((model.state_dict(), optimizer.state_dict()), buffer)
-    inner = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-    text = json.dumps(more)
-    unfinished = os.path.join(os.path.dirname(path), "unfinished")
-    check = zlib.crc32(text.encode(), zlib.crc32(inner.numpy().tobytes()))
-    torch.save({"inner": inner, "text": text, "check": check}, unfinished)
-    os.rename(unfinished, path)
-
-
-def load_as_text(path, model, optimizer):
-    import json
-
-    outer = torch.load(path)
-    inner = outer["inner"].numpy().tobytes()
-    if zlib.crc32(outer["text"].encode(), zlib.crc32(inner)) != outer["check"]:
-        raise OSError("damaged")
-    weights, moments = torch.load(io.BytesIO(inner))
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(moments)
-    return json.loads(outer["text"])
-
-
-@pytest.mark.parametrize(
-    "answer", [(save_as_text, load_as_text), (save_in_parts, load_in_parts), (save_pickled, load_pickled)]
-)
-def test_other_files_are_right_too(answer):
-    verdict = n16.check_state(*answer)
-    assert verdict, verdict.message
-
-
-# ---- wrong
 
 
 @pytest.mark.parametrize("change, told", [
@@ -127,13 +32,18 @@ def test_a_save_is_judged_by_every_moment_of_it(change, told):
     ([("if zlib", "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib")],
      "only after it has changed model or optimizer"),
     ([("raise ValueError(f\"{path} is damaged: its checksum does not fit its content\")", "return {}")],
-     "neither loads a file that was cut off nor refuses it: it returns {}"),
+     "neither loads a file that was cut off nor refuses it: it returns {}."),
+    ([("    if zlib", "    for group in optimizer.param_groups:\n        group['lr'] = 0.5\n    if zlib")],
+     "only after it has changed model or optimizer"),
     ([('return state["more"]', "pass")], "it returned None"),
+    ([('return state["more"]', "return {}")], "it returned an empty dictionary."),
     ([('return state["more"]', 'return state["more"]["step"]')], "it returned 3"),
     ([('return state["more"]', "return state")], "it returned a dictionary with model, optimizer, more."),
     ([('model.load_state_dict(state["model"])',
        'for name, mine in model.named_parameters():\n        mine.data.copy_(state["model"][name])')],
-     "after load the weights and buffers are not those that were saved."),
+     "after load these are not as they were saved: 1.running_mean, 1.running_var, 1.num_batches_tracked."),
+    ([("    model.load", "    if not state['optimizer']['state']:\n        raise ValueError('none')\n    model.load")],
+     "load of a small state: your code raised ValueError: none"),
     ([("if zlib", "if len(content) < 100 or zlib"), ("!= checksum", "!= checksum[:0] and content[:2] != b'PK'")],
      "with one byte changed"),
 ])  # fmt: skip
@@ -143,72 +53,38 @@ def test_a_load_is_judged_by_what_it_leaves(changes, told):
     assert told in verdict.message
 
 
-def save_with_tensors_summed(path, model, optimizer, more):
-    def checksum(part, found=0):
-        if torch.is_tensor(part):
-            return zlib.crc32(part.detach().numpy().tobytes(), found)
-        parts = [*part.values()] if isinstance(part, dict) else part
-        for each in parts if isinstance(parts, list) else ():
-            found = checksum(each, found)
-        return found
-
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "more": more}
-    state["checksum"] = checksum(state)
-    torch.save(state, f"{path}.new")
-    os.replace(f"{path}.new", path)
-
-
-def load_with_tensors_summed(path, model, optimizer):
-    def checksum(part, found=0):
-        if torch.is_tensor(part):
-            return zlib.crc32(part.detach().numpy().tobytes(), found)
-        parts = [*part.values()] if isinstance(part, dict) else part
-        for each in parts if isinstance(parts, list) else ():
-            found = checksum(each, found)
-        return found
-
-    state = torch.load(path)
-    if state.pop("checksum") != checksum(state):
-        raise ValueError("damaged")
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["more"]
+OPTIMIZER = 'optimizer.load_state_dict(state["optimizer"])'
+GROUPS_ALONE = """\
+old = optimizer.state_dict()
+    old["param_groups"] = state["optimizer"]["param_groups"]
+    optimizer.load_state_dict(old)"""
+GROUPS_BY_NAME = """\
+old = optimizer.state_dict()
+    old["state"] = state["optimizer"]["state"]
+    for mine, group in zip(old["param_groups"], state["optimizer"]["param_groups"]):
+        mine.update({name: group[name] for name in ("lr", "betas", "weight_decay") if name in group})
+    optimizer.load_state_dict(old)"""
+IN_MEMORY_OF_LOAD = 'state = torch.load(io.BytesIO(content), map_location="cpu")'
+BESIDE_PATH = """\
+with open(f"{path}.loading", "wb") as file:
+        file.write(content)
+    state = torch.load(f"{path}.loading")"""
 
 
-def save_with_numbers_in_front(path, model, optimizer, more):
-    import json
-
-    head = json.dumps(more).encode()
-    buffer = io.BytesIO()
-    torch.save((model.state_dict(), optimizer.state_dict()), buffer)
-    content = buffer.getvalue()
-    unfinished = path.with_suffix(".new")
-    unfinished.write_bytes(len(head).to_bytes(4, "big") + head + zlib.crc32(content).to_bytes(4, "big") + content)
-    os.replace(unfinished, path)
+REMOVED = f"{BESIDE_PATH}\n    os.remove(f'{{path}}.loading')"
 
 
-def load_with_numbers_in_front(path, model, optimizer):
-    import json
-
-    content = path.read_bytes()
-    behind = 4 + int.from_bytes(content[:4], "big")
-    more = json.loads(content[4:behind])
-    if zlib.crc32(content[behind + 4 :]).to_bytes(4, "big") != content[behind : behind + 4]:
-        raise ValueError("damaged")
-    weights, moments = torch.load(io.BytesIO(content[behind + 4 :]))
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(moments)
-    return more
-
-
-def test_a_digit_outside_the_checksum_is_found():
-    message = n16.check_state(save_with_numbers_in_front, load_with_numbers_in_front).message
-    assert "with one byte changed, and goes on with wrong values without a word: return value" in message
-
-
-def test_a_checksum_of_all_tensors_lets_a_number_change():
-    message = n16.check_state(save_with_tensors_summed, load_with_tensors_summed).message
-    assert "with one byte changed, and goes on with wrong values without a word: optimizer" in message
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ((OPTIMIZER, GROUPS_ALONE), "after load the optimizer has no state of its own. Adam"),
+        ((OPTIMIZER, GROUPS_BY_NAME), "momentum of a group of parameters was "),
+        ((IN_MEMORY_OF_LOAD, BESIDE_PATH), "load writes state.pt.loading beside path, and all ranks load at once"),
+        ((IN_MEMORY_OF_LOAD, REMOVED), "load writes state.pt.loading beside path, and all ranks load at once"),
+    ],
+)
+def test_a_load_puts_back_all_of_the_groups_and_writes_no_file(change, told):
+    assert told in n16.check_state(built.save, edited(built.load, change)).message
 
 
 def test_what_is_imported_or_defined_outside_is_told_where_it_will_be_missing():
@@ -217,6 +93,13 @@ def test_what_is_imported_or_defined_outside_is_told_where_it_will_be_missing():
     assert "name 'binascii' is not defined" in message
     assert "go into a file of their own" in message
     assert "`file.write(binascii" in message
+    default = edited(
+        built.save,
+        ("path, model", "path: UnknownHere, model"),
+        ("more):", "more, how=UnknownHere):"),
+        names={"UnknownHere": str},
+    )
+    assert "go into a file of their own" in n16.check_state(default, built.load).message
 
 
 def test_a_state_that_only_this_process_knows_is_none():
@@ -249,16 +132,18 @@ def test_a_save_that_writes_into_its_caller_s_dictionary_is_told_so_and_spoils_n
     assert verdict, verdict.message
 
 
-def test_a_load_that_takes_the_file_away_is_told_so():
-    away = edited(built.load, ('return state["more"]', 'path.unlink()\n    return state["more"]'))
-    assert "load has taken the file away" in n16.check_state(built.save, away).message
-
-
-def test_a_load_that_takes_a_damaged_file_away_is_told_so():
-    raises = "        raise ValueError("
-    away = edited(built.load, (raises, f"        path.unlink()\n{raises}"))
-    message = n16.check_state(built.save, away).message
-    assert "load refuses a file that was cut off, and takes it away" in message
+@pytest.mark.parametrize("change, told", [
+    ("path.unlink()", "has taken the file away"), ("path.write_bytes(b'0')", "has changed the file"),
+    ("path.write_bytes(path.read_bytes())", "has written the file anew"),
+])  # fmt: skip
+@pytest.mark.parametrize("line, case", [
+    ("    return state", "load {}: all ranks load it"),
+    ("        raise ValueError(", "load refuses a file that was cut off, and {}: it is to leave it as it is."),
+])  # fmt: skip
+def test_load_leaves_the_file(line, case, change, told):
+    indent = " " * (len(line) - len(line.lstrip()))
+    changing = edited(built.load, (line, f"{indent}{change}\n{line}"))
+    assert case.format(told) in n16.check_state(built.save, changing).message
 
 
 @pytest.mark.parametrize("kept", [
@@ -270,11 +155,14 @@ def test_more_may_hold_other_numbers_than_the_example_has(kept):
     assert "epochs" in message
 
 
-def test_more_may_have_a_key_that_a_state_has():
-    beside = edited(built.save, ('"more": more', "**more"))
-    rest = '{key: value for key, value in state.items() if key not in ("model", "optimizer")}'
-    message = n16.check_state(beside, edited(built.load, ('state["more"]', rest))).message
-    assert "'model': 1" in message
+@pytest.mark.parametrize("key, other, told", [
+    ("model", "optimizer", "'model': 1"), ("optimizer", "model", "'optimizer': 2")
+])  # fmt: skip
+def test_more_may_have_a_key_that_a_state_has(key, other, told):
+    beside = edited(built.save, (f'"{other}": {other}', f'"its {other}": {other}'), ('"more": more', "**more"))
+    rest = f"""{{name: value for name, value in state.items() if name not in ("{key}", "its {other}")}}"""
+    read = edited(built.load, (f'state["{other}"]', f'state["its {other}"]'), ('state["more"]', rest))
+    assert told in n16.check_state(beside, read).message
 
 
 @pytest.mark.parametrize("number, told", [
@@ -347,14 +235,47 @@ def test_an_older_file_copied_first_is_not_taken_for_the_new_one():
     assert "A copy is written byte by byte" not in message
 
 
-def test_behind_a_kill_load_takes_the_whole_file_not_what_lies_beside_it():
-    beside = edited(
-        built.load,
-        ('open(path, "rb")', 'open(f"{path}.unfinished" if os.path.exists(f"{path}.unfinished") else path, "rb")'),
-    )
+@pytest.mark.parametrize("read, told", [
+    ('os.path.exists(f"{path}.unfinished")',
+     "a whole file of another state beside the whole one at path, and load gives"),
+    ('os.path.exists(f"{path}.unfinished") and os.path.getsize(f"{path}.unfinished") < os.path.getsize(path)',
+     "half a file beside the whole one at path, and load raises ValueError"),
+])  # fmt: skip
+def test_behind_a_kill_load_takes_the_whole_file_not_what_lies_beside_it(read, told):
+    beside = edited(built.load, ('open(path, "rb")', f'open(f"{{path}}.unfinished" if {read} else path, "rb")'))
     message = n16.check_state(built.save, beside).message
-    assert "a kill has left half a file beside the whole one at path, and load raises ValueError" in message
+    assert told in message
     assert "A checksum in a second file" not in message
+
+
+@pytest.mark.parametrize("summed", [
+    'open(f"{path}.crc", "wb").write(zlib.crc32(content).to_bytes(4, "little"))',
+    'open(f"{path}.new", "wb").write(zlib.crc32(content).to_bytes(4, "little"))\n'
+    '    os.replace(f"{path}.new", f"{path}.crc")',
+])  # fmt: skip
+def test_a_checksum_in_a_second_file_is_known_whatever_load_says(summed):
+    plain = WRITTEN.replace('zlib.crc32(content).to_bytes(4, "little") + ', "")
+    read = edited(
+        built.load,
+        (
+            "checksum, content = file.read(4), file.read()",
+            "content = file.read()\n    checksum = open(f'{path}.crc', 'rb').read()",
+        ),
+        (DAMAGED, "raise OSError('damaged')"),
+    )
+    message = n16.check_state(edited(built.save, (WRITTEN, f"    {summed}\n{plain}")), read).message
+    assert "a whole file of another state beside the whole one at path, and load raises OSError" in message
+    assert "A checksum in a second file" in message
+
+
+@pytest.mark.parametrize("change, told", [
+    (('unfinished = f"{path}.unfinished"', 'unfinished = str(path).replace(".pt", ".tmp")'),
+     "where path is named last: save again, and"),
+    (("    os.replace(", "    if path.exists():\n        os.link(path, f'{path}.old')\n    os.replace("),
+     "one of three saves in a row: your code raised FileExistsError"),
+])  # fmt: skip
+def test_a_save_is_tried_under_another_name_and_three_times_in_a_row(change, told):
+    assert told in n16.check_state(edited(built.save, change), built.load).message
 
 
 REPLACED = "    os.replace(unfinished, path)"

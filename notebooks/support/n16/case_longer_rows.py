@@ -69,14 +69,18 @@ def sick_11():
 FORECAST_11 = (28 * 512 * 512, 7)
 
 
+#: More than tokens in a row, so that what is asked of all words is known from a look at tokens.
+WORDS = 50
+
+
 def drawn_11(seed: int, lengths: Sequence[int]) -> dict[str, Any]:
     """Return texts of these lengths, and the tables of a model, float64; two neighbours of one length are one text."""
     random = torch.Generator().manual_seed(seed)
-    texts = [torch.randint(9, (length,), generator=random) for length in lengths]
+    texts = [torch.randint(WORDS, (length,), generator=random) for length in lengths]
     for at in range(1, len(texts)):
         if lengths[at] == lengths[at - 1]:
             texts[at] = texts[at - 1].clone()
-    embedding = torch.randn(9, 6, generator=random, dtype=torch.float64)
+    embedding = torch.randn(WORDS, 6, generator=random, dtype=torch.float64)
     places = torch.randn(sum(lengths), 6, generator=random, dtype=torch.float64)
     return {"texts": texts, "embedding": embedding, "places": places}
 
@@ -102,15 +106,14 @@ def fault_of_11(job: Callable[..., Any]) -> str:
     for (_, lengths, length), trial, stands in zip(TRIALS, trials, found, strict=False):
         where = f"with texts of {', '.join(map(str, lengths))} tokens and rows of {length}"
         due = loss_of_each_alone(trial["texts"], trial["embedding"], trial["places"])
-        said = unfinished(where, stands) or _fault_of_loss(
-            where, stands[0], due, _rows(lengths, length), length
-        )
+        said = unfinished(where, stands) or _fault_of_loss(where, stands[0], due, lengths, length)
         if said:
             return with_evidence(said, found)
     return ""
 
 
-def _fault_of_loss(where: str, stand: Stand, due: float, rows: int, row_length: int) -> str:
+def _fault_of_loss(where: str, stand: Stand, due: float, lengths: Sequence[int], row_length: int) -> str:
+    rows = _rows(lengths, row_length)
     got, looks = stand.value
     loss, many = map(scalar_of, got) if isinstance(got, tuple) and len(got) == 2 else (None, None)
     if not isinstance(loss, (int, float)) or not isinstance(many, (int, float)):
@@ -118,11 +121,14 @@ def _fault_of_loss(where: str, stand: Stand, due: float, rows: int, row_length: 
     if many > rows:
         return f"{where} it takes {many} rows, where {rows} are enough."
     if not abs(float(loss) - due) < 1e-6:
-        return f"{where} the loss is {loss:.4f}; each text read alone, it is {due:.4f}."
+        return f"{where} the loss is {loss:.8f}; each text read alone, it is {due:.8f}."
     if len(looks) > rows:
         return f"{where} tokens look back in {len(looks)} pieces, where there are {rows} rows to read."
     if max(looks, default=0) > row_length:
         return f"{where} {max(looks)} tokens are read at once; a row holds {row_length} at most."
+    if looks and max(looks) * rows < sum(lengths):
+        whole = f"of {sum(lengths)} in {rows} rows, one row has more."
+        return f"{where} no more than {max(looks)} tokens are read at once; {whole}"
     return ""
 
 

@@ -114,9 +114,13 @@ def _fault_of_seed(some: list[Stand], others: list[Stand], trial: dict[str, Any]
 def _fault_of_epochs(where: str, stands: list[Stand], trial: dict[str, Any]) -> str:
     lengths = trial["lengths"]
     seen = [stand.value[0] for stand in stands]
-    if not all(isinstance(each, list) for each in seen):
-        return f"{where} the job returned {seen[0]!r}; it should return what it has seen, as before."
-    epochs = [[[list(batch) for at, batch in each if at == epoch] for each in seen] for epoch in range(3)]
+    for rank, each in enumerate(seen):
+        if not isinstance(each, list):
+            return f"{where} rank {rank} returned {each!r}; it should return what it has seen, as before."
+    epochs = [
+        [[[int(text) for text in batch] for at, batch in each if at == epoch] for each in seen]
+        for epoch in range(3)
+    ]
     for number, epoch in enumerate(epochs):
         said = _fault_of_epoch(epoch, lengths, trial["batch_size"])
         if said:
@@ -161,7 +165,7 @@ def _fault_of_epoch(epoch: Epoch, lengths: Sequence[int], size: int) -> str:
     share = padded / len(epoch)
     if slowest > 1.1 * share:
         return (
-            f"each rank computes for {share:.0f} tokens, and the steps, each as long as its longest rank, "
+            f"a rank computes for {share:.0f} tokens on average, and the steps, each as long as its longest rank, "
             f"take {slowest}."
         )
     longest = [max(lengths[text] for text in batch) for batch in epoch[0]]
@@ -202,7 +206,8 @@ def _fault_of_what_is_said(seen: list[Any], told: list[list[int]], lengths: Sequ
             return ""  # it tells the others in another way
         for step, (one, other) in enumerate(zip(said, tokens, strict=True)):
             if one != other:
-                return f"in step {step} rank {rank} says that it has a batch of {one} tokens, and has one of {other}."
+                has = f"says that it has a batch of {one} tokens"
+                return f"in step {step} rank {rank} {has}, and tells the others {other}."
     return ""
 
 
@@ -213,7 +218,7 @@ check_job_10 = case(
     job_10,
     FORECAST_10,
     fault_of_10,
-    "ranks have batches of equal cost in each step, in another order in each epoch, with little padding.",
+    "ranks have batches of like cost in each step, in another order in each epoch, with little padding.",
     {
         "Each rank draws its own order: in nearly every step somebody has a long batch.": sick_10(),
         "Nobody waits, but each epoch goes from short to long.": edited(
@@ -233,7 +238,7 @@ check_job_10 = case(
             job_10,
             ("sorted(range(len(lengths)), key=lambda text: lengths[text])", "list(range(len(lengths)))"),
         ),
-        "One order for all epochs; the generator begins anew in each.": edited(
+        "One order for all epochs.": edited(
             job_10,
             (
                 "        real = padded",

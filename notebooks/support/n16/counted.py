@@ -6,10 +6,15 @@ counted where all of them come through, in torch. Whoever takes another way is n
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
+import weakref
+from typing import ClassVar
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="assignment, var-annotated"
@@ -133,10 +138,52 @@ def with_tasks_noted(dist, name, layers, **given):
             handle.remove()
 
 
+def with_outputs_counted(dist, name, layers, **given):
+    from support.n16.counted import OutputsKept
+
+    kept = OutputsKept(dist.get_world_size() - dist.get_rank() + 1)
+    handles = [layer.register_forward_hook(kept.note) for layer in layers]
+    try:
+        # The ranks get the text of this one, too.
+        return *with_tasks_noted(dist, name, layers, **given), (kept.most, kept.messages)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class OutputsKept:
+    """How many outputs, and how many handles of messages, a rank keeps when another output is there, at most."""
+
+    def __init__(self, allowed):
+        self.allowed = allowed
+        self.most = 0
+        self.messages = 0
+        self.alive = []
+
+    def note(self, module, inputs, out):
+        """Count this one and those that are still there."""
+        if not out.requires_grad:
+            return
+        self.alive.append(StorageWeakRef(out.untyped_storage()))
+        self._forget()
+        if len(self.alive) > self.allowed:
+            gc.collect()
+            time.sleep(0.05)  # a thread that has sent one has it a little longer
+            self._forget()
+        self.most = max(self.most, len(self.alive))
+        self.messages = max(self.messages, len(MessageSent.kept))
+
+    def _forget(self):
+        self.alive = [each for each in self.alive if not each.expired()]
+
+
 class MessageSent:
     """What isend returns, here kept alive by us, so that a message whose handle is dropped does not hang its peer."""
 
+    kept: ClassVar = weakref.WeakSet()
+
     def __init__(self, work, dropped):
+        self.kept.add(self)
         self.work = work
         self.dropped = dropped
         self.waited = False
@@ -197,18 +244,23 @@ def note_messages(dist, tasks):
 
 def with_looks_counted(dist, name, **given):
     looks = []
-    places = (
+    words = len(given["embedding"])
+    places = (  # F.softmax comes through the first
         (torch.Tensor, "softmax"),
         (torch, "softmax"),
-        (F, "softmax"),
         (F, "scaled_dot_product_attention"),
     )
     kept = [getattr(owner, function) for owner, function in places]
 
     def counting(function):
         def count(*inputs, **named):
-            seen = inputs[1] if function is kept[-1] else inputs[0]  # the keys, or the scores
-            looks.append(seen.shape[-2 if function is kept[-1] else -1])
+            if function is kept[-1]:
+                keys = inputs[1] if len(inputs) > 1 else named["key"]
+                looks.append(keys.shape[-2])
+            else:
+                scores = inputs[0] if inputs else named["input"]
+                if scores.shape[-1] != words:  # else it is a loss
+                    looks.append(scores.shape[-1])
             return function(*inputs, **named)
 
         return count

@@ -13,6 +13,8 @@ from support.n16 import (
     case_three_cuts,
     case_three_sevenths,
 )
+from support.n16.rank import Stand
+from tests.support.n16.test_case_readers import body_between
 
 LOSS = "F.mse_loss(model(rows[batch]), targets[batch])"
 OF_A_FULL_STEP = 'F.mse_loss(model(rows[batch]), targets[batch], reduction="sum") / batch_size'
@@ -24,6 +26,7 @@ IN_TURN = (
     ),
     (DRAWN, "both[epoch % 2].tolist()"),
 )
+<<<<<<< HEAD
 PART = (
     '            loss = F.cross_entropy(weight[before], after, reduction="sum") / count\n'
     "            loss.backward()\n"
@@ -34,6 +37,22 @@ ONE_BACKWARD = (
     (PART, '            total = total + F.cross_entropy(weight[before], after, reduction="sum") / count\n'),
     ("        dist.all_reduce(weight.grad)\n", "        total.backward()\n        dist.all_reduce(weight.grad)\n"),
 )
+=======
+SHARE = "order[rank * len(order) // world : (rank + 1) * len(order) // world]"
+A_ROW = body_between(case_longer_rows.job_11, "        tokens = torch.cat(row)", "    print(")
+PADDED = """\
+        tokens = nn.utils.rnn.pad_sequence(row, batch_first=True, padding_value=-100)
+        longest = tokens.shape[1]
+        x = embedding[tokens.clamp(min=0)] + places[:longest]
+        allowed = torch.ones(longest, longest).tril().bool()
+        scores = x @ x.mT / x.shape[-1] ** 0.5
+        x = x + scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1) @ x
+        predicted = x[:, :-1] @ embedding.T
+        after = tokens[:, 1:]
+        total += F.cross_entropy(predicted.flatten(0, 1), after.flatten(), reduction="sum").item()
+        count += int((after >= 0).sum())
+"""
+>>>>>>> m3
 NORMED = "        nn.utils.clip_grads_with_norm_(stage.parameters(), max_norm, square.sqrt())\n"
 
 #: Case, edits of the right job, and what is said.
@@ -58,7 +77,43 @@ ANSWERS = {
         [('"idle": idle', '"idle": float("nan")')],
         "rank 0 says that it idles for nan",
     ),
+    "9 rounded": (
+        case_three_sevenths,
+        [('"idle": idle', '"idle": round(idle, 3)')],
+        "idles for 42.900000%; it does for 42.857143%",
+    ),
+    "9 parts without rows left out": (
+        case_three_sevenths,
+        [
+            (
+                "        x = part.clone() if",
+                "        if len(part) == 0:\n            continue\n        x = part.clone() if",
+            )
+        ],
+        "on 2 ranks with 3 rows in 5 micro-batches a rank makes 3 forwards, not 5",
+    ),
+    "10 shares of neighbours": (
+        case_nobody_is_slow,
+        [("order[rank::world]", SHARE)],
+        "a rank computes for 2472 tokens on average",
+    ),
+    "10 only rank 0 returns": (
+        case_nobody_is_slow,
+        [("    return seen", "    if rank == 0:\n        return seen")],
+        "rank 1 returned None",
+    ),
+    "10 tells how long, not how much": (
+        case_nobody_is_slow,
+        [("torch.tensor(tokens)", "torch.tensor(tokens // len(batch))")],
+        "tokens, and tells the others",
+    ),
     "10 two orders that alternate": (case_nobody_is_slow, IN_TURN, "in the same order in epochs 0 and 2"),
+    "11 padded": (case_longer_rows, [(A_ROW, PADDED)], "no more than 6 tokens are read at once; of 18 in 2 rows"),
+    "11 rounded": (
+        case_longer_rows,
+        [("return total / count", "return round(total / count, 4)")],
+        "0000; each text read alone",
+    ),
     "11 a mean of nothing": (
         case_longer_rows,
         [(', reduction="sum").item()', ").item() * int(inside.sum())")],
@@ -104,6 +159,12 @@ def test_no_answer_is_told_of_a_cause_that_it_does_not_have(answer):
     verdict = check(edited(getattr(case, f"sick_{number}")(), *changes), check.reference[1])
     assert verdict.status == "wrong", "accepted"
     assert untrue not in verdict.message
+
+
+def test_a_rank_with_fewer_forwards_than_the_others_is_told_of_these():
+    tasks = [[("F", part) for part in range(4)], [("F", 0)]]
+    stands = [Stand("done", ({"idle": 0.2}, each)) for each in tasks]
+    assert "a rank makes 1 forward, not 4" in case_three_sevenths._fault_of_ticks("here", stands, 4)
 
 
 def test_only_an_answer_that_adds_is_told_that_it_adds():

@@ -116,13 +116,14 @@ WHOLE_12 = """\
     F.mse_loss(nn.Sequential(*layers)(rows), targets).backward()
 """
 LATE = (
-    ("            sent.append(dist.isend(x.grad, rank - 1))\n", "            late.append(x.grad)\n"),
+    ("            dist.send(x.grad, rank - 1)\n", "            late.append(x.grad)\n"),
     ("    sent = []\n", "    sent = []\n    late = []\n"),
     (
         "            forward(ahead + i)\n    for",
         "            forward(ahead + i)\n        if rank > 0:\n            dist.send(late.pop(0), rank - 1)\n    for",
     ),
 )
+ONE_BEFORE = "            if sent:\n                sent.pop().wait()  # what it sends is kept as long as it is\n"
 DROPPED = (("sent.append(dist.isend(y.detach(), rank + 1))", "dist.isend(y.detach(), rank + 1)"),)
 
 #: Case, edits of the sick job or of the right one, what is said, and what would be false of it.
@@ -232,6 +233,8 @@ ANSWERS = {
     ),
     "12 each the whole": (12, 0, [(BODY_12, WHOLE_12), MADE_UP], "its layer has done", ""),
     "12 gradients sent later": (12, 0, LATE, "ticks, a tick for each task", ""),
+    "12 all waited for in the end": (12, 0, [(ONE_BEFORE, "")], "It keeps 6 of what isend has returned", ""),
+    "12 nothing let go": (12, 0, [("kept.pop(0)", "kept[i]")], "rank 0 has 7 outputs", "isend"),
     "12 a handle dropped": (12, 0, DROPPED, "is gone before anybody", "`raise"),
     "6 each trains alone": (6, 0, [(MEAN, "                pass\n"), AT_END], "from those of one process", ""),
     "6 noise not in the loss": (6, 0, [("rows[mine] + noise", "rows[mine]")], "from those of one process", ""),
@@ -355,7 +358,7 @@ ANSWERS = {
         9,
         0,
         [("/ end.item()", "/ (2 * micro_batches)")],
-        "says that it idles for 75.0%; it does for 42.9%",
+        "says that it idles for 75.000000%; it does for 42.857143%",
         "there and back",
     ),
     "9 more parts": (
@@ -365,7 +368,7 @@ ANSWERS = {
         "a rank makes 8 forwards, not 4",
         "",
     ),
-    "9 no time": (9, 0, [('"idle": idle}', '"idle": 0.0}')], "says that it idles for 0.0%", "begins when"),
+    "9 no time": (9, 0, [('"idle": idle}', '"idle": 0.0}')], "says that it idles for 0.000000%", "begins when"),
     "6 a share that a short batch has not": (
         6,
         1,
@@ -393,7 +396,7 @@ ANSWERS = {
     "12 twice as far": (
         12,
         0,
-        [("world - rank)", "2 * (world - rank))")],
+        [("world - rank)", "2 * (world - rank))"), (ONE_BEFORE, "")],
         "micro-batches at a time",
         "All forwards first",
     ),

@@ -136,8 +136,23 @@ BLOCK_DIAGONAL = (
     ("torch.ones(len(tokens), len(tokens)).tril().bool() & (text[:, None] == text)",
      "torch.block_diag(*[torch.ones(len(each), len(each)).tril() for each in row]).bool()"),
 )  # fmt: skip
-FORWARDS_GO_ON = (("sent.append(dist.isend(x.grad, rank - 1))", "dist.send(x.grad, rank - 1)"),)
-GRADIENTS_GO_ON = (("sent.append(dist.isend(y.detach(), rank + 1))", "dist.send(y.detach(), rank + 1)"),)
+FORWARD = "            if sent:\n                sent.pop().wait()  # what it sends is kept as long as it is\n"
+ONE_BEFORE = "            while len(sent) > 1:\n                sent.pop(0).wait()\n"
+BOTH_GO_ON = (("dist.send(x.grad, rank - 1)", f"sent.append(dist.isend(x.grad, rank - 1))\n{ONE_BEFORE}"),)
+GRADIENTS_GO_ON = (
+    (FORWARD, ""), ("sent.append(dist.isend(y.detach(), rank + 1))", "dist.send(y.detach(), rank + 1)"), *BOTH_GO_ON,
+)  # fmt: skip
+TENSORS = (
+    ("sorted(range(len(lengths)), key=lambda text: lengths[text])", "torch.tensor(lengths).argsort()"),
+    ("[mine[start : start + batch_size] for start in range(0, len(mine), batch_size)]", "mine.split(batch_size)"),
+)
+SOFTMAX = 'scores.masked_fill(~allowed, float("-inf")).softmax(dim=1)'
+OF_F = ((SOFTMAX, 'F.softmax(scores.masked_fill(~allowed, float("-inf")), dim=1)'),)
+BY_NAME = ((f"{SOFTMAX} @ x", "F.scaled_dot_product_attention(query=x, key=x, value=x, attn_mask=allowed)"),)
+LOSS_BY_SOFTMAX = (
+    ('F.cross_entropy(predicted[inside], tokens[1:][inside], reduction="sum").item()',
+     "-predicted[inside].softmax(dim=1).gather(1, tokens[1:][inside][:, None]).log().sum().item()"),
+)  # fmt: skip
 
 REPAIRS = {
     "5 divided behind the sum": (5, edited(SICK[5], *COUNTED_LATER)),
@@ -157,7 +172,11 @@ REPAIRS = {
     "10 blocks of all ranks": (10, edited(RIGHT[10], *BLOCKS)),
     "10 a generator of the epoch": (10, edited(SICK[10], *OF_THE_EPOCH)),
     "11 a block for each text": (11, edited(RIGHT[11], *BLOCK_DIAGONAL)),
-    "12 only forwards go on": (12, edited(RIGHT[12], *FORWARDS_GO_ON)),
+    "10 tensors for lists": (10, edited(RIGHT[10], *TENSORS)),
+    "11 softmax of F": (11, edited(RIGHT[11], *OF_F)),
+    "11 attention by name": (11, edited(RIGHT[11], *BY_NAME)),
+    "11 a loss by softmax": (11, edited(RIGHT[11], *LOSS_BY_SOFTMAX)),
+    "12 both go on": (12, edited(RIGHT[12], *BOTH_GO_ON)),
     "12 only gradients go on": (12, edited(RIGHT[12], *GRADIENTS_GO_ON)),
 }
 

@@ -26,7 +26,6 @@ IN_TURN = (
     ),
     (DRAWN, "both[epoch % 2].tolist()"),
 )
-<<<<<<< HEAD
 PART = (
     '            loss = F.cross_entropy(weight[before], after, reduction="sum") / count\n'
     "            loss.backward()\n"
@@ -37,7 +36,6 @@ ONE_BACKWARD = (
     (PART, '            total = total + F.cross_entropy(weight[before], after, reduction="sum") / count\n'),
     ("        dist.all_reduce(weight.grad)\n", "        total.backward()\n        dist.all_reduce(weight.grad)\n"),
 )
-=======
 SHARE = "order[rank * len(order) // world : (rank + 1) * len(order) // world]"
 A_ROW = body_between(case_longer_rows.job_11, "        tokens = torch.cat(row)", "    print(")
 PADDED = """\
@@ -52,7 +50,6 @@ PADDED = """\
         total += F.cross_entropy(predicted.flatten(0, 1), after.flatten(), reduction="sum").item()
         count += int((after >= 0).sum())
 """
->>>>>>> m3
 NORMED = "        nn.utils.clip_grads_with_norm_(stage.parameters(), max_norm, square.sqrt())\n"
 
 #: Case, edits of the right job, and what is said.

@@ -177,15 +177,21 @@ def loaded_elsewhere(dist: Any, text: str, name: str, file: str) -> Any:
 
 def _fault_of_loading_at_once(read: Any, path: Path) -> str:
     """Load twice, watched: ranks that load at once would both write what both loads write beside path."""
-    written = []
-    for _ in range(2):
-        _empty_but_for(path)
-        with suppress(_FolderMade):
-            written.append(_watch(path, lambda: read(path, *new_run(7)))[1].keys())
-    for name in sorted(set.intersection(*map(set, written)) if written else ()):
+    names = _written_beside(read, path)
+    if names:  # most loads write nothing, and need no second look
+        names &= _written_beside(read, path)
+    for name in sorted(names):
         if str(os.getpid()) not in name:
             return f"load writes {name} beside path, and all ranks load at once: one reads what another has begun."
     return ""
+
+
+def _written_beside(read: Any, path: Path) -> set[str]:
+    _empty_but_for(path)
+    try:
+        return set(_watch(path, lambda: read(path, *new_run(7)))[1])
+    except _FolderMade:
+        return set()
 
 
 def _watch(

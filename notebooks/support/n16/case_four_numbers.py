@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -104,7 +105,7 @@ def _fault_of_answers(where: str, stands: list[Stand], count: int) -> str:
     most = -(-count // len(stands))
     for rank, (given, rows) in enumerate(stand.value for stand in stands):
         got = scalar_of(given)
-        if not isinstance(got, (int, float)) or not abs(got - due) < 1e-6:
+        if not isinstance(got, Real) or not abs(float(got) - due) < 1e-6:
             digits = 8 if isinstance(got, float) and f"{got:.4f}" == f"{due:.4f}" else 4
             shown = f"{got:.{digits}f}" if isinstance(got, float) else repr(got)
             return f"{where} rank {rank} says {shown}; one process says {due:.{digits}f}."

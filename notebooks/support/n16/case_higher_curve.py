@@ -101,7 +101,9 @@ def _fault_of_state(where: str, stands: list[Stand], count: int, size: int, rate
                     f"takes {whole} rows a step with the learning rate {rate}."
                 )
         if rows > part:
-            return f"{where} rank {rank} trains on {rows} rows; its part is {part}."
+            return (
+                f"{where} rank {rank} runs {rows} rows through the model with gradients; its part is {part}."
+            )
     return ""
 
 
@@ -134,12 +136,10 @@ check_job_3 = case(
         "The weights are right, and each rank does the work of all.": edited(
             job_3, ("batch[rank::world]", "batch")
         ),
-        "You divide the sum by W, and the learning rate is divided by W already.": edited(
+        "There are two divisions by W now: the learning rate has one already.": edited(
             job_3, (_SUM, f"{_SUM}                parameter.grad /= world\n")
         ),
-        "The learning rate is now W times that of one process.": edited(
-            job_3, ("lr=learning_rate / world", "lr=learning_rate")
-        ),
+        "Each step is W times too long now.": edited(job_3, ("lr=learning_rate / world", "lr=learning_rate")),
         "Every rank shuffles in its own way now: rows come twice, others never.": edited(
             job_3, ("manual_seed(epoch)", "manual_seed(epoch + 1000 * rank)")
         ),

@@ -56,8 +56,8 @@ def sick_1():
     return edited(job_1, (_SHARE + _MINE, "    mine = torch.arange(rank, len(rows), world)\n"))
 
 
-#: 100,833 rows on 64 ranks are 1,576 for the first 33 and 1,575 for the others: 64 batches of 25, or 63.
-FORECAST_1 = (33, 10)
+#: Of 1,600 = 64 * 25 numbers of rows in turn, 63 give the first ranks a row that begins a batch: 100,801 to 100,863.
+FORECAST_1 = (63, 10)
 
 
 def drawn_1(count: int, seed: int = 0) -> dict[str, Tensor]:
@@ -264,11 +264,13 @@ check_job_1 = case(
         "It was shuffled anew in each epoch.": edited(job_1, ("1000 * epoch + rank", "rank")),
     },
     {
-        "So many, but how far have the others come? Count all epochs.": (33, 1),
-        "It is the ranks with a batch more that are left alone; the others have ended.": (31, 10),
-        "Rank 0 is not the only one with a batch more.": (1, 10),
-        "The step in which they fail is not done either.": (33, 9),
-        "First the ranks, then the steps.": (10, 33),
+        "So many, but how far have the others come? Count all epochs.": (63, 1),
+        "With most of these a rank has a row more and no batch more. Such a job ends.": (1575, 10),
+        "So many numbers of rows end well.": (1537, 10),
+        "Batches that are short on all ranks stop nobody.": (1599, 10),
+        "Where 64 divides the number of rows, nobody has a row more.": (64, 10),
+        "The step in which they fail is not done either.": (63, 9),
+        "First the numbers of rows, then the steps.": (10, 63),
     },
 )
 """Case 1: (job_1, forecast_1)."""

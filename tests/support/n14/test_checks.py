@@ -180,11 +180,10 @@ def test_the_contests_are_won_by_nobody_of_lib_and_lost_without_the_room():
         assert name == "ZB-V"
         assert simulate(ours, communicate=message).makespan < best
         assert max(held(ours)) <= room
-    small = solved.table("", solved.search(8, 4, 0.3, 4))
-    ends = [simulate(each, communicate=0.3).makespan for each in (small, zero_bubble_h1(8, 4))]
-    assert ends == pytest.approx([31.4, 30.6])
-    assert n14.best_maker(8, 4, 0.0, 6) == (25, "interleaved zero bubble"), "free messages reverse it"
-    assert simulate(solved.table("", solved.search(8, 4, 0.0, 6))).makespan == 27
+    for message, room, ticks, best in ((0.5, 4, 33, (32.5, "ZB-V")), (0, 5, 27, (25, "interleaved zero bubble"))):
+        made = solved.table("", solved.search(8, 4, message, room))
+        assert simulate(made, communicate=message).makespan == pytest.approx(ticks)
+        assert n14.best_maker(8, 4, message, room) == best, "less room or free messages: either alone reverses it"
     assert [solved.listed(*contest)[0] for contest in n14.CONTESTS] == [32, 31], "one pass"
 
 

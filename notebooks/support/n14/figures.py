@@ -262,6 +262,8 @@ def draw_board(
         try:
             schedule = made if isinstance(made, Schedule) else table(name, made)
             validate(schedule, micro_batches=m)
+            if len(schedule.ranks) != n:
+                raise ValueError(f"{len(schedule.ranks)} orders for {n} ranks")
             points[name] = max(held(schedule)), simulate(schedule, **costs(schedule)).makespan
         except (ValueError, TypeError) as error:
             refused.append(f"{name}: {error}")

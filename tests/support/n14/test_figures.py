@@ -94,10 +94,11 @@ def test_receives_that_block_cost_torchs_rows_half_as_much_again_and_late_ones_n
 def test_the_board_shows_tries_and_says_which_cannot_run_or_lack_something():
     late = [[("F", 0, 0), ("I", 0, 0)]]
     dead = [[("B", 0, 0), ("F", 0, 0)]]
-    tries = {"mine": solved.fill_holes(8, 4), "half": late, "circle": dead, "words": [["F"]]}
+    less = solved.fill_holes(8, 3)
+    tries = {"mine": solved.fill_holes(8, 4), "half": late, "circle": dead, "words": [["F"]], "less": less}
     words = alt_text(n14.draw_board(tries, 8, 4))
     assert words.startswith("mine: 27 ticks, holding 4. GPipe: 33 ticks, holds 8; 1F1B: 33 ticks, holds 4; mine: 27")
-    assert re.search(r"Refused: half: .*lacks.*; circle: .*needs 0F0.*; words: ", words)
+    assert re.search(r"Refused: half: .*lacks.*; circle: .*needs 0F0.*; words: .*; less: 3 orders for 4 ranks", words)
     assert "The line lies at 27." in alt_text(n14.draw_board({}, 8, 4, floor=27))
 
 

@@ -7,6 +7,9 @@ from lib.runtime.regions import Region
 from lib.streams import PretendGPU, StreamPipeline
 from lib.streams.races import waits, without
 from support.n13 import runs
+from support.n13.batch_users import issued
+from support.n13.prefetchers import by_order
+from support.n13.prefetching import one_ahead
 
 
 @pytest.mark.parametrize("chunks, depth", [(4, 2), (5, 3), (3, 1)])
@@ -35,3 +38,16 @@ def test_a_list_is_read_with_its_numbers_and_without_records_and_allocations():
     assert [line.split()[0] for line in runs.as_text(operations).splitlines()] == list(map(str, kept))
     assert "compute   waits for" in runs.as_text(operations)
     assert "records" not in runs.as_text(operations)
+
+
+@pytest.mark.parametrize("steps, by_order_ends, ours_ends", [((20, 20), 260, 260), ((1, 39), 374, 279)])
+def test_behind_a_wait_for_the_reader_a_copy_is_hidden_by_one_step_alone(steps, by_order_ends, ours_ends):
+    def ticks(op):
+        if op.label.startswith("copy"):
+            return 20
+        return steps[int(op.label[1:]) % 2]
+
+    def end(prefetch):
+        return max(span.end for span in runs.earliest(issued(prefetch, 12).operations, ticks).values())
+
+    assert (end(by_order), end(one_ahead)) == (by_order_ends, ours_ends)

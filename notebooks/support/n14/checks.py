@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from math import ceil
-from typing import Any
+from operator import index
+from typing import Any, SupportsFloat
 
 from lib.schedules import bubble_share, simulate
 from lib.schedules.makers import MAKERS
@@ -150,7 +151,7 @@ check_split = Exercise(
 _CEIL = "ceil(2 * message / (forward + backward))"
 
 
-# whole ticks and quarter messages: their quotients are exact, so `ceil` meets no rounding error
+# where two messages fill whole rounds all numbers are exact, so `ceil` meets no rounding error
 _DRAW = random.Random(4)
 _DRAWN = [(4, _DRAW.randint(1, 4), _DRAW.randint(1, 4), _DRAW.randint(1, 24) / 4) for _ in range(6)]
 COSTS: list[tuple[float, ...]] = [
@@ -159,10 +160,10 @@ COSTS: list[tuple[float, ...]] = [
     (4, 1, 2, 0.25),
     (4, 1, 2, 0.125),  # a small part of a round is a round, too
     (3, 1, 1, 1.25),
-    (5, 2, 3, 0.5),
+    (5, 0.5, 0.25, 1.1),  # fractions of a tick
     (4, 1, 2, 1.5),  # two messages fill one round exactly, below three times two
     (3, 1, 1, 1),
-    (3, 2, 2, 6),
+    (3, 4, 4, 12),
     (6, 1, 2, 2.5),  # beyond four ranks, and not eager
     (3, 1, 2, 12),  # more rounds than anybody would write down
     (3, 1, 2, 6.5),  # many rounds: who allows four only is told from who divides by the longer task
@@ -175,9 +176,14 @@ COSTS: list[tuple[float, ...]] = [
 def _counted(answer: Callable[..., Any]) -> Callable[..., Any]:
     def whole(**case: float) -> Any:
         found = answer(**case)
-        if isinstance(found, float):
-            raise TypeError(f"{found} is a float, and a list is cut at an int; `math.ceil` gives one")
-        return found
+        is_number = isinstance(found, SupportsFloat)
+        try:
+            return index(found) if is_number else found
+        except TypeError:
+            kind = type(found).__name__
+            raise TypeError(
+                f"{found} is a {kind}, and a list is cut at an int; `math.ceil` gives one"
+            ) from None
 
     return whole
 
@@ -188,7 +194,7 @@ def _fault_of_number(got: Any, expected: int, case: Any) -> str:
     said = f"expected {expected}, got {got}"
     if not isinstance(got, int):
         return said
-    why = "fewer are enough" if got > expected else "with so few it waits"
+    why = "that is more than it needs" if got > expected else "with so few it waits"
     return f"{said}: {why}"
 
 
@@ -197,7 +203,8 @@ check_forwards_ahead = Exercise(
     reference=forwards_ahead,
     cases=cases(
         "j n forward backward message",
-        [(j, n, *costs) for n, *costs in COSTS for j in range(int(n))],
+        # from the last rank on: what a rank needs hangs on those behind it
+        [(j, n, *costs) for n, *costs in COSTS for j in reversed(range(int(n)))],
     ),
     throughout=True,  # several wrong rules agree with each other in the first case in which they fail
     view=_counted,
@@ -270,7 +277,7 @@ check_forwards_ahead = Exercise(
 
 # ---- exercise 5: v stages a rank
 
-INTERLEAVED = [(4, 2, 2), (8, 4, 2), (4, 4, 3), (2, 1, 2), (9, 3, 2), (4, 2, 1), (6, 3, 4), (10, 5, 2)]
+INTERLEAVED = [(4, 2, 2), (8, 4, 2), (4, 4, 3), (2, 1, 2), (12, 3, 3), (4, 2, 1), (6, 3, 4), (10, 5, 2)]
 
 
 def several_stages(m: int, n: int, v: int) -> Asked:
@@ -323,7 +330,7 @@ check_search = Exercise(
     reference=search,
     judge=judged(
         lambda answer: fault_in(answer, [contest(*each) for each in CONTESTS]),
-        "legal, within the room, and faster than all of lib's makers, in 2 contests.",
+        "legal, within the room, and faster than each of lib's makers that fits, in 2 contests.",
     ),
     mistakes=wrong_orders.SEARCHING,
 )

@@ -93,6 +93,7 @@ def fault_of(orders: Any, asked: Asked) -> str:
     return (
         _fault_of_places(made, asked)
         or _fault_of_run(made, asked)
+        or _fault_of_shares(made, asked)
         or _fault_of_room(made, asked)
         or _slow(made, asked)
     )
@@ -101,10 +102,6 @@ def fault_of(orders: Any, asked: Asked) -> str:
 def _fault_of_places(made: Schedule, asked: Asked) -> str:
     """Say which stage is on a rank that must not have it; 0 for asked.stages leaves it to the answer."""
     n = asked.args["n"]
-    for rank in range(n):
-        count = len({action.stage for action in made.actions(rank)})
-        if not asked.stages and count * n != made.stages:
-            return f"of {made.stages} stages rank {rank} has {count}: give all ranks equally many."
     for rank, action in made:
         if asked.stages and action.stage < asked.stages and action.stage % n != rank:
             own = ", ".join(str(stage) for stage in range(rank, asked.stages, n))
@@ -116,13 +113,26 @@ def _fault_of_places(made: Schedule, asked: Asked) -> str:
 
 def _fault_of_run(made: Schedule, asked: Asked) -> str:
     """Say why the orders can't run."""
-    stages = asked.stages or made.stages
+    stages = asked.stages or max(made.stages, 1)
     try:
         validate(made, stages=stages, micro_batches=asked.args["m"])
     except ScheduleError as error:
         said = str(error).replace("schedule 'yours' lacks", "these are done nowhere:")
         return f"{said}."
     return ""
+
+
+def _fault_of_shares(made: Schedule, asked: Asked) -> str:
+    """Say which ranks have unequally many stages, where places are the answer's own."""
+    counts = [len({action.stage for action in made.actions(rank)}) for rank in range(len(made.ranks))]
+    most = max(counts)
+    fewest = min(counts)
+    if asked.stages or most == fewest:
+        return ""
+    return (
+        f"rank {counts.index(most)} has {most} of the {made.stages} stages, "
+        f"rank {counts.index(fewest)} has {fewest}: give all ranks equally many."
+    )
 
 
 def _fault_of_room(made: Schedule, asked: Asked) -> str:

@@ -62,7 +62,6 @@ check_fill = Exercise(
 
 _PART = "part = gradient.T @ x"
 _LATER = "ctx.later.append(add_to_weight)"
-_GONE = (f"        {_PART}", "        pass")
 _DEFINED = "        def add_to_weight"
 
 check_split = Exercise(
@@ -82,8 +81,9 @@ check_split = Exercise(
             ),
             "The product has to be inside the function: what is computed before it is part of I.": (
                 _DEFINED,
-                "        part = gradient.T @ x\n\n" + _DEFINED,
-                *_GONE,
+                f"        {_PART}\n\n{_DEFINED}",
+                f"no_grad():\n                {_PART}",
+                "no_grad():",
             ),
             "Micro-batches add up: each W adds the product of its own x and gradient, and overwrites none.": (
                 "part if weight.grad is None else weight.grad + part",
@@ -109,15 +109,15 @@ check_split = Exercise(
                 "return gradient @ weight, None, None",
                 "return None, None, None",
             ),
-            "Don't put the output onto ctx: it holds its graph, the graph holds ctx, and neither is ever freed.": (
+            "An output on ctx, for one, is never freed: it holds its graph, and the graph holds ctx.": (
                 "return x @ weight.T",
                 "ctx.y = x @ weight.T\n        return ctx.y",
             ),
-            "Nor a copy of the output: a backward of this layer has no use for it.": (
+            "That is as much as a second y: this backward needs neither the output nor a copy of it.": (
                 "return x @ weight.T",
                 "ctx.y = (x @ weight.T).clone()\n        return x @ weight.T",
             ),
-            "Save x itself: the stage has it anyway, and a clone of it is a second one.": (
+            "That is as much as a second x, such as a clone: save x itself, which the stage has anyway.": (
                 "backward(x, weight)",
                 "backward(x.clone(), weight)",
             ),

@@ -1,4 +1,4 @@
-"""What matrix products cost, also those that are added in place, which torch's counter leaves out."""
+"""What matrix products cost, also those that are added to something, of which torch's counter leaves some out."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ def _of_a_product(summand: Sequence[int], left: Sequence[int], right: Sequence[i
     return 2 * math.prod(left) * right[-1]
 
 
-_IN_PLACE: dict[Any, Any] = dict.fromkeys((torch.ops.aten.addmm_, torch.ops.aten.baddbmm_), _of_a_product)
+_aten = torch.ops.aten
+_LEFT_OUT: dict[Any, Any] = dict.fromkeys(
+    (_aten.addmm_, _aten.baddbmm_, _aten.addbmm, _aten.addbmm_), _of_a_product
+)
 
 
 def with_flops(work: Callable[[], Any]) -> tuple[Any, int]:
     """Return what `work` returns, and how many floating point operations its matrix products take."""
-    with FlopCounterMode(display=False, custom_mapping=_IN_PLACE) as counter:
+    with FlopCounterMode(display=False, custom_mapping=_LEFT_OUT) as counter:
         result = work()
     return result, counter.get_total_flops()

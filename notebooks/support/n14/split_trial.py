@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from support.kit.raised import in_case
+from support.kit.raised import InCaseError, in_case
 from support.n14.products import with_flops
 
 ROWS = 5
@@ -26,6 +26,8 @@ OUTPUTS = 3
 #: Floating point operations of one matrix product of this size.
 PRODUCT = 2 * ROWS * INPUTS * OUTPUTS
 GRAD_CHANGED_IN_F = "after F `weight.grad` has changed: only W adds to it."
+SET_TO_NONE = "{} has set `weight.grad` to None: only W changes it, and adds to it."
+IN_W = "in W (what I put into `later`)"
 
 
 def fault_of_split(answer: Any) -> str:
@@ -44,6 +46,7 @@ def fault_of_split(answer: Any) -> str:
                 or trial.fault_of_shared_list()
                 or trial.fault_in_another_order()
                 or trial.fault_of_doubles()
+                or trial.fault_on_another_device()
                 or trial.fault_while_the_output_lives()
                 or trial.fault_while_another_waits()
                 or trial.fault_at_the_end()
@@ -63,6 +66,10 @@ def _storages() -> dict[int, torch.UntypedStorage]:
     found = [one for one in gc.get_objects(generation=0) if type(one) in (Tensor, nn.Parameter)]
     kept = [one.untyped_storage() for one in found if one.layout == torch.strided]
     return {each.data_ptr(): each for each in kept}
+
+
+def _holds(things: list[Any], thing: Any) -> bool:
+    return any(one is thing for one in things)
 
 
 def _let_go(tensor: Tensor) -> Callable[[], bool]:
@@ -138,9 +145,13 @@ class _Trial:
         if not callable(owed[0]):
             return f"`later` holds a {type(owed[0]).__name__}, which cannot be called: append the function itself."
         if cost > 1.5:
-            return f"I costs {cost:g} matrix products, expected 1, that for x's gradient: the weights' one is W's."
+            with in_case(IN_W):
+                _, rest = _products(owed[0])
+            return f"I costs {cost:g} matrix products and W {rest:g}, expected 1 each."
         if cost < 0.5:
-            return "I costs no matrix product, expected 1: write the sum as one, with @."
+            return (
+                "torch counts no matrix product in I, expected 1: write the sum as one, with tensors and @."
+            )
         if found.requires_grad:
             return "the gradient of x requires a gradient itself, which autograd's doesn't."
         if found.is_inference():
@@ -166,10 +177,16 @@ class _Trial:
         total = torch.zeros_like(self.weight)
         for k in (1, 0):
             first = self.weight.grad is None
-            unset = {"NoneType": "`weight.grad` is None at first: then set it, and add only later."}
             part = self.gradients[k].T @ self.xs[k].detach()
-            with in_case("in W (what I put into `later`)", unset if first else {}):
-                _, cost = _products(self.later[k].pop())
+            work = self.later[k].pop()
+            try:
+                _, cost = _products(work)
+            except (Exception, SystemExit) as error:
+                at_first = "`weight.grad` is None at first: then set it, and add only later."
+                raise InCaseError(
+                    IN_W, error, at_first if first and self.runs_from_zeros(work) else ""
+                ) from error
+            del work
             if not torch.is_grad_enabled():
                 return (
                     "W leaves autograd switched off for everybody: use `with torch.no_grad():`, which ends."
@@ -197,27 +214,51 @@ class _Trial:
             if cost > 1.5:
                 return f"W costs {cost:g} matrix products, expected 1."
             if cost < 0.5:
-                return "W costs no matrix product, expected 1: write the sum over the rows as one, with @."
+                return (
+                    "torch counts no matrix product in W, expected 1: write the sum over the rows as one, "
+                    "with tensors and @."
+                )
         return ""
 
+    def runs_from_zeros(self, work: Callable[[], Any]) -> bool:
+        """Say whether a function that has failed runs where `weight.grad` is set already."""
+        self.weight.grad = torch.zeros_like(self.weight)
+        try:
+            work()
+        except (Exception, SystemExit):
+            return False
+        return True
+
     def fault_one_by_one(self) -> str:
-        """F, I and W of one micro-batch, then of the next: before, both F's came first."""
+        """F, I and W of one micro-batch, then of the next: before, both F's came first.
+
+        In between somebody changes the gradient in place, as clipping does.
+        """
         self.weight.grad = None
         for x, gradient in zip(self.xs, self.gradients, strict=True):
             waiting: list[Any] = []
             with in_case("in the order F0 I0 W0 F1 I1 W1"):
                 before = self.weight.grad
                 y = self.answer.apply(x, self.weight, waiting)
+                if self.weight.grad is None and before is not None:
+                    return SET_TO_NONE.format("F")
                 if self.weight.grad is not before:
                     return GRAD_CHANGED_IN_F
                 torch.autograd.backward(y, gradient)
+                if self.weight.grad is None and before is not None:
+                    return SET_TO_NONE.format("I")
                 if self.weight.grad is not before:
                     return "after I `weight.grad` has changed: return None for weight, W adds to it."
                 waiting.pop()()
-        total = sum(g.T @ x.detach() for g, x in zip(self.gradients, self.xs, strict=True))
+            if before is None and self.weight.grad is not None:
+                self.weight.grad.mul_(2)
+        first, second = (g.T @ x.detach() for g, x in zip(self.gradients, self.xs, strict=True))
         found: Tensor | None = self.weight.grad
-        if found is None or not torch.allclose(found, torch.as_tensor(total)):
-            return "in the order F0 I0 W0 F1 I1 W1 the gradients of the two micro-batches don't add up."
+        if found is None or not torch.allclose(found, 2 * first + second):
+            return (
+                "in the order F0 I0 W0 F1 I1 W1, where somebody doubles `weight.grad` in place after W0, "
+                "it is wrong after W1: W adds to what is there."
+            )
         return ""
 
     def fault_of_shared_list(self) -> str:
@@ -230,12 +271,20 @@ class _Trial:
             sums = [self.answer.apply(x, weight, waiting).sum() for weight in weights]
             torch.autograd.grad(sums, x)
             count = len(waiting)
+            runs = 0
             for work in waiting:
                 work()
+                runs += 1
         expected = torch.ones(ROWS, OUTPUTS).T @ x.detach()
         for weight in weights:
-            if weight.grad is None and count == 1:
-                return "two layers share `later`: 1 function in it after both I's, expected 2."
+            if weight.grad is None and count != 2:
+                functions = "1 function" if count == 1 else f"{count} functions"
+                return f"two layers share `later`: {functions} in it after both I's, expected 2."
+            if weight.grad is None and runs == count:
+                return (
+                    "two layers share `later`, both functions have run, and one weight is without a gradient: "
+                    "each adds to the weight of its own layer."
+                )
             if weight.grad is None:
                 return (
                     "two layers share `later`, and `for work in later: work()` leaves one weight without a "
@@ -259,15 +308,15 @@ class _Trial:
                 before = list(waiting)
                 if op == "I":
                     torch.autograd.grad(ys[k], xs[k], torch.full((ROWS, OUTPUTS), k + 1.0))
-                    # where in the list it stands is the answer's own
-                    works[k] = next((one for one in waiting if one not in before), waiting[-1])
+                    # where in the list it stands is the answer's own, and so is what == says of two
+                    works[k] = next((one for one in waiting if not _holds(before, one)), waiting[-1])
                 else:
                     ys[k] = self.answer.apply(xs[k], weight, waiting)
-                if any(one not in waiting for one in before):
+                if not all(_holds(waiting, one) for one in before):
                     return f"{op} takes out of `later` what another micro-batch owes."
         total = torch.zeros_like(weight)
         for k in (0, 2, 1):
-            waiting.remove(works[k])
+            waiting[:] = [one for one in waiting if one is not works[k]]
             with in_case(f"in W{k} of the order F0 F1 I1 F2 I0 I2 W0 W2 W1"):
                 works.pop(k)()
             total += (k + 1) * torch.ones(OUTPUTS, ROWS) @ xs[k].detach()
@@ -279,13 +328,19 @@ class _Trial:
         return ""
 
     def fault_of_doubles(self) -> str:
-        """One micro-batch in float64, with a gradient that is expanded: one number for all rows."""
+        """One micro-batch in float64: x is transposed, and the gradient is expanded, one number for all rows."""
         draw = torch.Generator().manual_seed(3)
         weight = torch.randn(OUTPUTS, INPUTS, generator=draw, dtype=torch.float64).requires_grad_()
-        x = torch.randn(ROWS, INPUTS, generator=draw, dtype=torch.float64).requires_grad_()
+        x = torch.randn(INPUTS, ROWS, generator=draw, dtype=torch.float64).T.requires_grad_()
         waiting: list[Any] = []
+        before = self.alive()
         with in_case("in float64"):
             y = self.answer.apply(x, weight, waiting)
+            more = self.alive() - before - y.untyped_storage().nbytes()
+            if more > 0:
+                return f"after F {more} bytes are kept beside x, a transposed tensor, and y."
+            if not torch.allclose(y, x @ weight.T, rtol=0, atol=1e-12):
+                return "in float64 forward doesn't return x @ weight.T."
             gradient = torch.ones((), dtype=y.dtype).expand_as(y)
             before = self.alive()
             (found,) = torch.autograd.grad(y, x, gradient)
@@ -298,6 +353,24 @@ class _Trial:
         for whose, got, expected in (("x", found, of_x), ("the weights", weight.grad, of_weights)):
             if got is None or not torch.allclose(got, expected, rtol=0, atol=1e-12):
                 return f"in float64 the gradient of {whose} is not autograd's."
+        return ""
+
+    def fault_on_another_device(self) -> str:
+        """F, I and W on torch's device "meta", which knows shapes and no values: nothing may be on another."""
+        weight = torch.empty(OUTPUTS, INPUTS, device="meta").requires_grad_()
+        x = torch.empty(ROWS, INPUTS, device="meta").requires_grad_()
+        waiting: list[Any] = []
+        try:
+            y = self.answer.apply(x, weight, waiting)
+            torch.autograd.grad(y, x, torch.empty_like(y))
+            waiting.pop()()
+        except RuntimeError as error:
+            if "same device" in str(error) or "device meta" in str(error):
+                raise InCaseError(
+                    'where x and weight are on another device (torch\'s "meta")', error
+                ) from error
+        except Exception:
+            return ""  # who asks for values, as an assert does, is right all the same
         return ""
 
     def fault_while_the_output_lives(self) -> str:
@@ -321,24 +394,23 @@ class _Trial:
         name = kept[0]
         if not gone[name]():
             return f"{name} is still alive when I and W are done, and y is gone: something of yours still holds it."
-        return f"while somebody has y, {name} is still alive when I and W are done: y's node keeps it."
+        return f"while somebody has y, {name} is still alive when I and W are done: y or its node keeps it."
 
     def fault_while_another_waits(self) -> str:
         """Two micro-batches in one list: the first function that is done and forgotten lets its x go."""
         waiting: list[Any] = []
-        gone = []
-        for leaf, gradient in zip(self.xs, self.gradients, strict=True):
+        gone: list[dict[str, Callable[[], bool]]] = []
+        for leaf, came in zip(self.xs, self.gradients, strict=True):
             x = leaf.detach().mul(2).requires_grad_()
-            gone.append(_let_go(x))
+            gradient = came.clone()
+            gone.append({"x": _let_go(x), "the gradient": _let_go(gradient)})
             y = self.answer.apply(x, self.weight, waiting)
             torch.autograd.grad(y, x, gradient)
-            del x, y
+            del x, y, gradient
         waiting.pop(0)()
-        if not any(is_gone() for is_gone in gone):
-            return (
-                "x of a micro-batch whose W is done is still alive while another W waits in the same list: "
-                "a function holds more than its own x and gradient."
-            )
+        for name in ("x", "the gradient"):
+            if not any(each[name]() for each in gone):
+                return f"{name} of a micro-batch whose W is done is still alive while another W waits in the same list."
         return ""
 
     def fault_at_the_end(self) -> str:

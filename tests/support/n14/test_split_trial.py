@@ -6,11 +6,15 @@ import torch
 from support.kit.mistakes import edited
 from support.n14 import checks as n14
 from support.n14 import solved
+from tests.support.n14.split_answers import Work
 
 ADD = "weight.grad = part if weight.grad is None else weight.grad + part"
 RETURN = "return gradient @ weight, None, None"
 SAVED = "ctx.save_for_backward(x, weight)"
 UNPACKED = "x, weight = ctx.saved_tensors"
+APPEND = "ctx.later.append(add_to_weight)"
+PART = "part = gradient.T @ x"
+LATER = "ctx.later = later"
 
 
 def test_who_switches_autograd_off_is_told_so_and_the_next_answer_finds_it_on():
@@ -76,11 +80,17 @@ def test_whose_functions_share_one_store_is_refused_in_whatever_order_it_is_empt
     assert n14.check_split(answer).status == "wrong"
 
 
-def test_who_sets_the_weights_gradient_in_forward_is_told_so_and_not_of_a_copy():
-    answer = edited(solved.SplitLinear, ("ctx.later = later", "ctx.later, weight.grad = later, weight.detach() * 0"))
-    message = n14.check_split(answer).message
+@pytest.mark.parametrize(
+    "zeros",
+    [
+        "weight.grad = weight.detach() * 0",
+        "weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad",
+    ],
+)
+def test_who_sets_the_weights_gradient_in_forward_is_told_so_and_not_of_a_copy_nor_of_none(zeros):
+    message = n14.check_split(edited(solved.SplitLinear, (LATER, f"{LATER}\n        {zeros}"))).message
     assert "after F `weight.grad` has changed: only W adds to it" in message
-    assert "copy" not in message
+    assert "copy" not in message and "None" not in message
 
 
 def test_a_gradient_that_asks_for_one_itself_but_has_no_graph_is_not_told_of_a_graph():
@@ -135,3 +145,113 @@ def test_who_takes_another_micro_batchs_function_out_of_the_list_is_told_so():
         ),
     )
     assert "I takes out of `later` what another micro-batch owes" in n14.check_split(answer).message
+
+
+def test_what_may_be_called_may_be_an_object_whose_equality_nobody_can_ask():
+    answer = edited(solved.SplitLinear, (APPEND, "ctx.later.append(Work(x, gradient, weight))"), names={"Work": Work})
+    assert n14.check_split(answer).status == "right"
+
+
+OUTSIDE = "The product has to be inside the function"
+
+
+def test_the_product_before_the_function_is_known_from_other_products_in_i_and_from_a_name_that_is_lacking():
+    before = edited(
+        solved.SplitLinear,
+        (f"                {PART}\n", ""),
+        ("        def add_to_weight", f"        {PART}\n\n        def add_to_weight"),
+    )
+    message = n14.check_split(before).message
+    assert "I costs 2 matrix products and W 0" in message and OUTSIDE in message
+    by_autograd = edited(
+        solved.SplitLinear,
+        (
+            RETURN,
+            "with torch.enable_grad():\n            mine = x.detach().requires_grad_()\n"
+            "            y = mine @ weight.T\n        return *torch.autograd.grad(y, mine, gradient), None, None",
+        ),
+    )
+    message = n14.check_split(by_autograd).message
+    assert "I costs 2 matrix products and W 1" in message and OUTSIDE not in message
+    misspelt = n14.check_split(edited(solved.SplitLinear, (PART, PART.replace("part", "prt")))).message
+    assert "name 'part' is not defined" in misspelt and OUTSIDE not in misspelt
+
+
+def test_who_has_put_x_away_before_w_is_not_told_that_the_gradient_is_none_at_first():
+    answer = edited(
+        solved.SplitLinear,
+        (SAVED, "ctx.save_for_backward(weight)\n        ctx.x = x"),
+        (UNPACKED, "(weight,) = ctx.saved_tensors"),
+        (PART, "part = gradient.T @ ctx.x"),
+        (APPEND, f"{APPEND}\n        ctx.x = None"),
+    )
+    message = n14.check_split(answer).message
+    assert "for @: 'Tensor' and 'NoneType'" in message
+    assert "None at first" not in message
+
+
+def test_whose_layers_all_add_to_the_last_ones_weight_is_not_told_that_the_list_was_emptied():
+    answer = edited(
+        solved.SplitLinear,
+        (LATER, f"{LATER}\n        SplitLinear.weight = weight"),
+        (PART, f"{PART}\n                weight = SplitLinear.weight"),
+        (UNPACKED, "x, used = ctx.saved_tensors"),
+        ("gradient @ weight,", "gradient @ used,"),
+    )
+    message = n14.check_split(answer).message
+    assert "both functions have run" in message
+    assert "empties" not in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "backward(x, weight)",
+            "backward(x.contiguous(), weight)",
+            "after F 160 bytes are kept beside x, a transposed",
+        ),
+        ("return x @ weight.T", "return (x.float() @ weight.float().T).to(x.dtype)", "in float64 forward"),
+        (
+            ADD,
+            f"sums[0] = part + (0 if weight.grad is None else sums[0])\n                {ADD[:13]}sums[0].clone()",
+            "where somebody doubles `weight.grad` in place after W0",
+        ),
+        (LATER, f"{LATER}\n        weight.grad = None", "F has set `weight.grad` to None"),
+        (APPEND, f"{APPEND}\n        weight.grad = None", "I has set `weight.grad` to None"),
+        (PART, f"{PART} + torch.zeros(weight.shape, dtype=x.dtype)", "on another device"),
+        (
+            PART,
+            "part = torch.zeros(weight.shape, dtype=x.dtype)\n                part.addmm_(gradient.T, x)",
+            "on another",
+        ),
+        (
+            PART,
+            "part = torch.empty(weight.shape, dtype=x.dtype)\n                torch.mm(gradient.T, x, out=part)",
+            "on an",
+        ),
+        (
+            APPEND,
+            "store.append(gradient)\n        ctx.later.append(lambda: (add_to_weight(), ctx.later or store.clear()))",
+            "the gradient of a micro-batch whose W is done is still alive while another W waits",
+        ),
+    ],
+)
+def test_each_clause_that_a_layer_may_break_alone_is_tried(old, new, said):
+    answer = edited(solved.SplitLinear, (old, new), names={"sums": {}, "store": []})
+    assert said in n14.check_split(answer).message
+
+
+@pytest.mark.parametrize(
+    "more", ["assert torch.isfinite(part).all()", "part.tolist()", "part.sum().item()", "part.numpy()"]
+)
+def test_who_looks_at_values_is_not_refused_where_a_device_has_none(more):
+    assert n14.check_split(edited(solved.SplitLinear, (PART, f"{PART}\n                {more}"))).status == "right"
+
+
+@pytest.mark.parametrize(
+    "product", ["torch.addbmm(zero, gradient.T[None], x[None])", "zero.addbmm_(gradient.T[None], x[None])"]
+)
+def test_a_product_that_is_added_to_something_is_counted(product):
+    answer = edited(solved.SplitLinear, (PART, f"zero = torch.zeros_like(weight)\n                part = {product}"))
+    assert n14.check_split(answer).status == "right"

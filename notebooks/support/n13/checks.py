@@ -296,9 +296,9 @@ check_streamed = Exercise(
 check_handed = Exercise(
     "handed_over",
     reference=REPAIRED["handed_over"],
-    judge=judge_of("handed_over", passed_on=True),
+    judge=judge_of("handed_over"),
     mistakes={
-        "Behind the `del` this block goes back to the pool of the copy stream, unless the allocator knows who else "
+        "Dropped, this block goes back to the pool of the copy stream, unless the allocator knows who else "
         "reads it.": edited(REPAIRED["handed_over"], ("record_stream(compute)", "record_stream(copies)")),
         "copy 1 now waits for addition 0": edited(
             REPAIRED["handed_over"], ("weight.record_stream(compute)", "copies.wait_stream(compute)")
@@ -319,7 +319,7 @@ SHARDS = "    for shard in shards:\n"
 check_shared = Exercise(
     "shared_buffer",
     reference=REPAIRED["shared_buffer"],
-    judge=judge_of("shared_buffer", passed_on=True),
+    judge=judge_of("shared_buffer"),
     mistakes={
         "Between the shards nobody gives this buffer back, so it is for the next writer to wait, and a wait holds "
         "what is launched behind it.": edited(

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from lib.streams.pretend import PretendGPU
-from lib.streams.races import HOST, Operation, find_races, happens_before
+from lib.streams.pretend_stream import EVERYTHING
+from lib.streams.races import HOST, Clocks, Operation, Race, find_races, happens_before
 from support.devices import same_program
 from support.kit.exercise import Exercise
 from support.kit.judged import Fault, judged
@@ -66,10 +67,11 @@ class _Seen:
     @property
     def copies(self) -> list[int]:
         """Copies from the host to the device, by number."""
+        given = {op.label for op in self.operations if op.kind == "allocate"}
         return [
             number
             for number, op in self._launches()
-            if any(not r.block.isupper() for r in op.reads) and any(r.block.isupper() for r in op.writes)
+            if any(r.block not in given for r in op.reads) and any(r.block in given for r in op.writes)
         ]
 
     @property
@@ -100,28 +102,66 @@ class _Seen:
             if known[copy].get(lanes[addition], 0) >= known[addition][lanes[addition]]
         }
 
+    def is_one_buffer(self, copy: int, addition: int) -> bool:
+        """Say whether a copy writes where this addition has read, in memory that nobody gave away in between."""
+        first = self.additions[addition]
+        second = self.copies[copy]
+        given = {op.label for op in self.operations[first:second] if op.kind == "allocate"}
+        written = [region for region in self.operations[second].writes if region.block not in given]
+        return any(r.meets(w) for r in self.operations[first].reads for w in written)
 
-def run_exhibit(exhibit: Callable[..., Any], passed_on: bool) -> _Seen:
-    """Run an exhibit on a PretendGPU. passed_on: behind it, somebody else gets the memory of each of its streams."""
+    def stops(self) -> list[tuple[int, bool]]:
+        """Say where the host really stands still, by number, and whether it hears there that a copy is done."""
+        known = happens_before(self.operations)
+        copies = [(self.operations[copy].lane, known[copy]) for copy in self.copies]
+        clocks = Clocks()
+        found = list[tuple[int, bool]]()
+        in_one = False  # gpu.synchronize() waits for one stream after the other
+        for number, op in enumerate(self.operations):
+            before = dict(clocks.lanes[HOST])
+            clocks.issue(op)
+            host = clocks.lanes[HOST]
+            if op.kind == "launch":
+                in_one = False
+            if op.kind == "synchronize" and host != before:
+                hears = any(before.get(lane, 0) < copy[lane] <= host.get(lane, 0) for lane, copy in copies)
+                if in_one:
+                    hears = found.pop()[1] or hears
+                in_one = op.label == EVERYTHING
+                found.append((number, hears))
+        return found
+
+
+def run_exhibit(exhibit: Callable[..., Any]) -> _Seen:
+    """Run an exhibit on a PretendGPU; behind it, somebody else gets the memory of each of its streams."""
     gpu = PretendGPU()
     result = exhibit(gpu, 0.0)
     if result is not None and not isinstance(result, Tensor):
         return _Seen(gpu.operations, result)
     value = None if result is None else float(result.as_subclass(Tensor))
     del result
-    if passed_on:
-        for stream in gpu.streams:
-            with gpu.use_stream(stream), gpu.span(stream, "", NEXT_OWNER):
-                gpu.empty_like(torch.zeros(1000)).fill_(0.0)
+    sizes = _sizes(gpu.operations)
+    for stream in gpu.streams:
+        with gpu.use_stream(stream), gpu.span(stream, "", NEXT_OWNER):
+            _all_of_it = [gpu.empty_like(torch.zeros(size, dtype=torch.uint8)).fill_(0) for size in sizes]
     return _Seen(gpu.operations, value)
 
 
-def fault_of_exhibit(name: str, host_waits: bool = False, passed_on: bool = False) -> Callable[[Any], str]:
+def _sizes(operations: Sequence[Operation]) -> list[int]:
+    """Return the bytes that are in use of each block of the device."""
+    sizes = {op.label: 0 for op in operations if op.kind == "allocate"}
+    for region in [region for op in operations for region in (*op.reads, *op.writes)]:
+        if region.block in sizes:
+            sizes[region.block] = max(sizes[region.block], region.stop)
+    return [size for size in sizes.values() if size]
+
+
+def fault_of_exhibit(name: str, host_waits: bool = False) -> Callable[[Any], str]:
     """Make what says the fault of a repaired exhibit. host_waits: here it is the host that must wait."""
 
     def fault(answer: Any) -> str:
         with in_case("on a PretendGPU", UNKNOWN):
-            seen = run_exhibit(answer, passed_on)
+            seen = run_exhibit(answer)
         if seen.value is None:
             return "it returned None: the sum is still to be returned."
         if seen.value != exhibits.RIGHT:
@@ -135,15 +175,20 @@ def fault_of_exhibit(name: str, host_waits: bool = False, passed_on: bool = Fals
             )
         if races := find_races(seen.operations):
             said = f"{races[0]}.{BEHIND if races[0].later.label == NEXT_OWNER else ''}"
-            return Fault(said, (said, _pools(races[0].block, seen)))
+            return Fault(said, (said, _additions(races[0], seen), _pools(races[0].block, seen)))
         lanes = {seen.operations[number].lane for number in seen.copies}
         if lanes & {seen.operations[number].lane for number in seen.additions}:
             return "copies and additions are in one stream now: no race, and nothing can overlap any more."
-        if not host_waits and (told := _of_the_host(seen)):
-            return told
-        return _needless(name, seen)
+        if host_waits:
+            return _needless(name, seen) or _of_the_host(seen, host_waits)
+        return _of_the_host(seen, host_waits) or _needless(name, seen)
 
     return fault
+
+
+def _additions(race: Race, seen: _Seen) -> list[int]:
+    """Return which additions are in a race, from 0: in its sentence they are all called alike."""
+    return [i for i, number in enumerate(seen.additions) if number in (race.first, race.second)]
 
 
 def _pools(block: str, seen: _Seen) -> list[str]:
@@ -151,18 +196,21 @@ def _pools(block: str, seen: _Seen) -> list[str]:
     return [op.lane for op in seen.operations if op.kind == "allocate" and op.label == block]
 
 
-def _of_the_host(seen: _Seen) -> str:
-    for op in seen.operations:
-        if op.kind == "synchronize":
-            return (
-                f"no race is left, but the host stands still until {op.label} is done, and launches nothing."
-            )
+def _of_the_host(seen: _Seen, host_waits: bool) -> str:
+    """Name a stop of the host. It may wait for a copy where else it would write too early, or behind the last one."""
+    unstopped = [op for op in seen.operations if op.kind != "synchronize"]
+    too_early = any(HOST in (race.earlier.lane, race.later.lane) for race in find_races(unstopped))
+    for number, hears_of_a_copy in seen.stops():
+        if not (host_waits and hears_of_a_copy and (too_early or number > seen.copies[-1])):
+            label = seen.operations[number].label
+            return f"no race is left, but the host stands still until {label} is done, and launches nothing."
     return ""
 
 
 def _needless(name: str, seen: _Seen) -> str:
-    needed = run_exhibit(REPAIRED[name], False).waiting_copies()
-    for i, k in sorted(seen.waiting_copies() - needed):
+    for i, k in sorted(seen.waiting_copies()):
+        if name == "shared_buffer" and seen.is_one_buffer(i, k):
+            continue
         return (
             f"no race is left, but copy {i} now waits for addition {k}, and it could go on without: "
             "what overlapped before does so no more."
@@ -170,10 +218,10 @@ def _needless(name: str, seen: _Seen) -> str:
     return ""
 
 
-def judge_of(name: str, **more: bool) -> Callable[[Exercise, Any], Verdict]:
+def judge_of(name: str, host_waits: bool = False) -> Callable[[Exercise, Any], Verdict]:
     """Make the judge of an exhibit; as it was reported it counts as not attempted."""
     by_order = judged(
-        fault_of_exhibit(name, **more), "no race is left, nobody waits in vain, and the sum is right."
+        fault_of_exhibit(name, host_waits), "no race is left, nobody waits in vain, and the sum is right."
     )
 
     def judge(exercise: Exercise, answer: Any) -> Verdict:

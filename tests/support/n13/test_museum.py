@@ -11,6 +11,21 @@ from support.n13.runs import torchs_races
 CHECKS = {"handed_over": n13.check_handed, "shared_buffer": n13.check_shared, "refilled": n13.check_refilled}
 RECORDS = ("        del weight\n", "        weight.record_stream(compute)\n        del weight\n")
 INTO_THE_LOOP = "    for i in range(3):\n"
+A_BATCH_EACH = ("        batch.fill_(i + 1.0)\n", "        batch = gpu.host(torch.full((1000,), i + 1.0))\n")
+TWO_BATCHES = """\
+    two = [(gpu.host(torch.zeros(1000)), side.record_event()) for _ in range(2)]
+    batch = two[0][0]
+"""
+A_BUFFER_EACH = (
+    ("buffer = gpu.empty_like(shards[0])", "buffers = [gpu.empty_like(shard) for shard in shards]"),
+    ("for shard in shards:", "for shard, buffer in zip(shards, buffers, strict=True):"),
+)
+WAITS_BEHIND = ("total += buffer\n", "total += buffer\n        gather.wait_stream(compute)\n")
+HEARS = ("total += x\n", "total += x\n        side.synchronize()\n")
+KEEPS_BLOCKS = (
+    ("    for i in range(3):\n", "    kept = []\n    for i in range(3):\n"),
+    ("        x.record_stream(compute)\n", "        kept.append(x)\n        side.synchronize()\n"),
+)
 
 RIGHT_REPAIRS = {
     "handed_over, told before the kernel": (
@@ -56,6 +71,36 @@ RIGHT_REPAIRS = {
     "refilled, a new batch each": (
         "refilled",
         (INTO_THE_LOOP, INTO_THE_LOOP + '        batch = gpu.host(torch.zeros(1000), "batch")\n'),
+    ),
+    "refilled, two batches in turn": (
+        "refilled",
+        ('    batch = gpu.host(torch.zeros(1000), "batch")\n', TWO_BATCHES),
+        (
+            "        batch.fill_(i + 1.0)\n",
+            "        batch, copied = two.pop(0)\n        copied.synchronize()\n        batch.fill_(i + 1.0)\n",
+        ),
+        (
+            "        compute.wait_stream(side)\n",
+            "        two.append((batch, side.record_event()))\n        compute.wait_stream(side)\n",
+        ),
+    ),
+    "refilled, behind all that was launched before the addition": (
+        "refilled",
+        ("        compute.wait_stream(side)\n", "        gpu.synchronize()\n        compute.wait_stream(side)\n"),
+    ),
+    "refilled, a batch with a name in capitals": (
+        "refilled",
+        ("        batch.fill_(i + 1.0)\n", "        batch = gpu.host(torch.full((1000,), i + 1.0), 'X')\n"),
+    ),
+    "refilled, a batch for each copy, held until all have run": (
+        "refilled",
+        A_BATCH_EACH,
+        ("    return", "    side.synchronize()\n    return"),
+    ),
+    "handed_over, and the host waits where nothing is launched yet": (
+        "handed_over",
+        RECORDS,
+        ("    for layer in layers:\n", "    copies.synchronize()\n    for layer in layers:\n"),
     ),
     "refilled, pinned by the GPU": (
         "refilled",
@@ -127,6 +172,48 @@ WRONG_REPAIRS = {
         "fill (host) writes batch",
         ("        batch.fill_(i + 1.0)\n", '        batch = gpu.host(batch, "mine")\n        batch.fill_(i + 1.0)\n'),
     ),
+    "a line of the report replaced, and nobody tells of the last reader": (
+        "refilled",
+        "its next owner (side) writes",
+        ("x.record_stream(compute)", "gpu.synchronize()"),
+    ),
+    "blocks kept until the function returns": ("refilled", "its next owner (side) writes", *KEEPS_BLOCKS),
+    "a row for each shard, and nobody tells of the readers": (
+        "shared_buffer",
+        "its next owner (gather) writes A",
+        ("buffer = gpu.empty_like(shards[0])", "buffer = gpu.empty_like(torch.zeros(3, 1000))"),
+        ("for shard in shards:", "for shard, buffer in zip(shards, buffer, strict=True):"),
+    ),
+    "a buffer for each shard, and only the first reader told": (
+        "shared_buffer",
+        "its next owner (gather) writes B",
+        *A_BUFFER_EACH,
+        ("    return", "    buffers[0].record_stream(compute)\n    return"),
+    ),
+    "a buffer for each shard, and a wait as if it were one": (
+        "shared_buffer",
+        "no race is left, but copy 1 now waits for addition 0",
+        *A_BUFFER_EACH,
+        WAITS_BEHIND,
+    ),
+    "a batch for each copy, and a host that waits": (
+        "refilled",
+        "the host stands still until copy of input (side) is done",
+        A_BATCH_EACH,
+        HEARS,
+    ),
+    "a wait at the end for what nobody fills": (
+        "refilled",
+        "the host stands still until all that was launched is done",
+        HEARS,
+        ("    return", "    gpu.synchronize()\n    return"),
+    ),
+    "the sum fetched": (
+        "refilled",
+        "the host stands still until item (compute) is done",
+        HEARS,
+        ("total.sum()", "total.sum().item()"),
+    ),
     "nothing given": ("refilled", "it returned None", ("    return total.sum()", "    total.sum()")),
     "the host waits for the copy before, in front of this one": (
         "refilled",
@@ -164,6 +251,11 @@ def test_a_host_that_stands_still_is_not_told_of_a_wait_that_would_be_refused():
     waits = edited(exhibits.handed_over, (drop, "        compute.synchronize()\n" + drop))
     message = n13.check_handed(waits).message
     assert message.endswith("the host stands still until add (compute) is done, and launches nothing."), message
+
+
+def test_a_buffer_for_each_shard_is_not_said_to_be_waited_for():
+    message = n13.check_shared(edited(exhibits.shared_buffer, *A_BUFFER_EACH)).message
+    assert message.endswith("whoever asks gets it."), message
 
 
 def test_a_block_of_the_streams_own_pool_is_not_said_to_go_back_to_that_of_the_copies():

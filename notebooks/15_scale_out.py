@@ -1,6 +1,6 @@
 """Train an image tower on replicas x pipeline, as many ranks as torchrun starts. Notebook 15 starts it; so can you:
 
-    torchrun --nproc-per-node 4 15_scale_out.py --pipeline 2 --out run
+    PYTHONPATH=.. torchrun --nproc-per-node 4 15_scale_out.py --pipeline 2 --out run
 
 Every rank runs this whole file: with 4 ranks and --pipeline 2 there are 2 replicas of the model, each cut in 2 stages.
 A rank fills the layers of its own stages, and loads images or targets only where its stages need them.

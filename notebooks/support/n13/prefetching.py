@@ -181,7 +181,7 @@ def _memory(operations: Sequence[Operation]) -> str:
         return f"{told}. Besides the copies of the batches, it is {more} that takes some of them."
     if _most_held(operations, written) > BLOCKS:
         return f"{told}: a list or variable of yours keeps memory of batches that have been used."
-    steps, seen = _steps_seen(operations)
+    copy, steps, seen = _steps_seen(operations)
     if len(pools) > 2 or (len(pools) == 2 and steps - seen < 2):
         return (
             f"{told}. They come from the pools of {len(pools)} streams, and a block that goes back to one is of no use "
@@ -189,7 +189,7 @@ def _memory(operations: Sequence[Operation]) -> str:
         )
     return (
         f"{told}. No name keeps a used one too long, but `record_stream` holds a dropped block back until the host has "
-        f"seen the device pass the drop. When copy {EPOCH - 1} takes its memory, {steps} steps are launched, and the "
+        f"seen the device pass the drop. When copy {copy} takes its memory, {steps} steps are launched, and the "
         f"host has waited for {seen}."
     )
 
@@ -207,19 +207,21 @@ def _most_held(operations: Sequence[Operation], written: Mapping[str, int]) -> i
     return most // BYTES
 
 
-def _steps_seen(operations: Sequence[Operation]) -> tuple[int, int]:
-    """Return how many steps are launched before the last copy, and how many of them the host has waited for then."""
+def _steps_seen(operations: Sequence[Operation]) -> tuple[int, int, int]:
+    """Return at which copy the host lags most, how many steps are launched then, and how many it has waited for."""
     clocks = Clocks()
     steps = []
-    last = _copies(operations)[-1]
-    for op in operations:
+    most = (0, 0, 0)
+    copies = {number: i for i, number in enumerate(_copy_of_each(operations).values())}
+    for number, op in enumerate(operations):
         clock = clocks.issue(op)
         if op.kind == "launch" and op.label.startswith(STEP):
             steps.append((op.lane, clock[op.lane]))
-        if op is last:
-            break
-    host = clocks.lanes[HOST]
-    return len(steps), sum(host.get(lane, 0) >= number for lane, number in steps)
+        host = clocks.lanes[HOST]
+        seen = sum(host.get(lane, 0) >= time for lane, time in steps)
+        if number in copies and len(steps) - seen >= most[1] - most[2]:
+            most = (copies[number], len(steps), seen)
+    return most
 
 
 def _items(seen: list[float], batches: int) -> str:

@@ -85,6 +85,12 @@ def test_what_a_change_of_stream_costs_is_told(says, edits):
     assert says in verdict.message, verdict.message
 
 
+def test_a_host_that_lags_now_and_then_is_told_of_a_copy_where_it_does():
+    every_other = edited(other, ("used.pop(0).synchronize()", "used[0].synchronize()\n            used.clear()"))
+    message = n13.check_prefetch(every_other).message
+    assert "When copy 10 takes its memory, 9 steps are launched, and the host has waited for 7." in message, message
+
+
 def first_where_it_is_used(batches, gpu):
     """Copy the first batch in the stream of its step, as there is nothing to overlap yet; hand back by order."""
     side = gpu.new_stream("copy")

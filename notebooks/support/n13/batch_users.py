@@ -57,8 +57,9 @@ class User:
     A user may have habits, several as well.
     keeps: the name holds a batch until the next one is there, as in most loops.
     moves: behind the first batch the host waits for its kernel, and the user goes on in another stream.
-    wanders: behind each batch the user goes on in another stream, and waits for nothing.
+    wanders: before each batch the user goes on in another stream, and waits for nothing.
     stops: the user leaves behind batch 1, and somebody else gets its memory.
+    stops at once, stops at the end: the same behind the first batch, or behind the last.
     ends: somebody else gets it behind the last batch.
     unlucky: a block that could be free again is not yet.
     """
@@ -72,25 +73,29 @@ class User:
     def use(self, prefetch: Prefetch, batches: int) -> Issued:
         """Run a prefetcher to its end, or to that of its user."""
         self.shape = [4 if batches > 2 else 3]  # one within an epoch
+        leaves = {"stops at once": 1, "stops": 2, "stops at the end": batches}
+        self.last = next((leaves[habit] for habit in leaves if habit in self.habits), None)
         self._use_each(prefetch, batches)
         # Nobody holds the generator any more, and it gets no turn.
-        if self.habits & {"stops", "ends"}:
+        if self.last or "ends" in self.habits:
             self._pass_on()
         return self.issued
 
     def _use_each(self, prefetch: Prefetch, batches: int) -> None:
         with ExitStack() as place:
             items = prefetch(self._loader(batches), self.gpu)
+            if "wanders" in self.habits:
+                self._go_on(place)
             for batch in items:
                 if not self._step(batch):
                     return
                 if len(self.issued.seen) > batches:
                     self.issued.problem = "more come out than go in."
                     return
-                if not self.habits & {"keeps", "stops"}:
+                if not (self.last or "keeps" in self.habits):
                     del batch
                 self._go_on(place)
-                if "stops" in self.habits and len(self.issued.seen) == 2:
+                if len(self.issued.seen) == self.last:
                     if isinstance(items, Generator):
                         items.close()  # Python would do it, too, and only print what it raises
                     return

@@ -15,6 +15,7 @@ import torch
 from lib.streams.pretend import PretendGPU
 from lib.streams.pretend_stream import PretendEvent
 from lib.streams.races import HOST, Clocks, Operation, VectorClock, find_races, learn
+from support.kit.raised import in_case
 from support.n13.runs import damaged, launch_way, run_prefetcher
 
 ClockStep: TypeAlias = Callable[[dict[str, VectorClock], dict[int, VectorClock], Operation], VectorClock]
@@ -66,7 +67,8 @@ RULES = {
     "the host waits for an event that was never recorded": "a+ h?9 c*0",
     "two wait for an event that was never recorded": "a+ a?9 c?9 c*0",
     "two events behind one copy": "a+ b+ a! b! a?1 a! c?0 c*1",
-    "of an event that is recorded again the older past is gone, even if it knew more": "a+ a+ a! b+ b!0 c?0 c*0",
+    "the older past is gone, even if it knew more": "a+ a+ a! b+ b!0 c?0 c*0",
+    "recorded again in an empty stream": "a+ a! b!0 c?0 c*0",
     "a wait is launched before its event is recorded again": "a+ a! c?0 a+ a!0 c*0 c*1",
     "a stream waits again for an event that is recorded again": "a+ a! c?0 a+ a!0 c?0 c*0 c*1",
     "a stream that knows more of another than the host": "a+ a! a+ a! b?1 h?0 b*0 b*1",
@@ -80,6 +82,10 @@ def small_program(steps: str) -> list[Operation]:
     return _Program().list_of(steps)
 
 
+OTHER_KINDS = dict.fromkeys(("'allocate'", "'free'"), "Other kinds order nothing.")  # by what a KeyError says
+NEW_LANE = "A new lane has an empty clock, and a missing entry counts as 0."
+
+
 class _Program:
     """A program in short, step by step."""
 
@@ -89,7 +95,7 @@ class _Program:
         self.streams = {"c": self.gpu.current_stream(), **names}
         self.sources = list[Any]()
         self.copies = list[Any]()
-        self.events = {9: PretendEvent(self.gpu, 999, "")}
+        self.events = {9: PretendEvent(self.gpu, 10, "")}
 
     def list_of(self, steps: str) -> list[Operation]:
         """Launch the steps, and return the list without allocations."""
@@ -232,11 +238,15 @@ def ask_clocks(step: ClockStep) -> Callable[[str], list[str] | str | None]:
         operations = programs()[program]
         lanes = dict[str, VectorClock]({HOST: {}})
         events = dict[int, VectorClock]()
-        try:
-            known = [step(lanes, events, op) for op in operations]
-        except KeyError as error:
-            advice = "a new lane has an empty clock, an event that was never recorded knows nothing"
-            raise LookupError(f"KeyError {error}: {advice}, and a missing entry counts as 0") from error
+        never = {op.event for op in operations} - {op.event for op in operations if op.kind == "record"}
+        meanings = OTHER_KINDS | {repr(op.lane): NEW_LANE for op in operations}
+        meanings |= {
+            str(event): "An event that was never recorded knows nothing." for event in never - {None}
+        }
+        known = []
+        for number, op in enumerate(operations):
+            with in_case(f"at operation {number}", meanings):
+                known.append(step(lanes, events, op))
         if any(clock is None for clock in known):
             return None
         named = []

@@ -24,19 +24,19 @@ ASKED = (
     "A batch is used in the stream that was current when it was asked for. When the user asks for the next one, "
     "another stream may be current."
 )
+LEAVES = "Behind the last `yield` only a `finally` has its turn."
 RACES = {  # what is said of a race, by the habits of the user: whom it meets, and advice where a step races
     ("moves",): (
         "if its user goes on in another stream behind batch 0, ",
         "Ask for `gpu.current_stream()` at each hand-over: it is the one that will use the batch.",
     ),
-    ("stops",): (
-        "if its user leaves the loop behind batch 1, ",
-        "Behind the last `yield` only a `finally` has its turn.",
-    ),
+    ("stops",): ("if its user leaves the loop behind batch 1, ", LEAVES),
+    ("stops at once",): ("if its user leaves the loop behind batch 0, ", LEAVES),
     ("ends",): (
         "behind the last batch ",
         "Another part of the program may get your stream, and what is in its pool.",
     ),
+    ("stops at the end",): ("if its user leaves the loop behind the last batch, ", LEAVES),
     ("wanders", "ends"): ("if its user asks for each batch in another stream, ", ASKED),
     ("wanders", "stops"): (
         "if its user goes on in another stream, and leaves the loop there behind batch 1, ",
@@ -110,7 +110,7 @@ def _fault_of_races(answer: Prefetch) -> str:
             race = races[0]
             launches = [op.label for op in found.operations if op.kind == "launch"]
             steps = [label for label in launches if label.startswith(STEP)]
-            meant = steps[-1:] if habits == ("stops",) else steps  # that advice is of the last step
+            meant = steps[-1:] if advice == LEAVES else steps  # that advice is of the last step
             of_a_step = race.earlier.label in meant or race.later.label in meant
             return f"{whom}{race}. {advice}" if of_a_step else f"{whom}{race}."
     return ""
@@ -181,15 +181,15 @@ def _memory(operations: Sequence[Operation]) -> str:
         return f"{told}. Besides the copies of the batches, it is {more} that takes some of them."
     if _most_held(operations, written) > BLOCKS:
         return f"{told}: a list or variable of yours keeps memory of batches that have been used."
-    if len(pools) > 2:
+    copy, steps, seen = _steps_seen(operations)
+    if len(pools) > 2 or (len(pools) == 2 and steps - seen < 2):
         return (
             f"{told}. They come from the pools of {len(pools)} streams, and a block that goes back to one is of no use "
             "to the others."
         )
-    steps, seen = _steps_seen(operations)
     return (
         f"{told}. No name keeps a used one too long, but `record_stream` holds a dropped block back until the host has "
-        f"seen the device pass the drop. When copy {EPOCH - 1} takes its memory, {steps} steps are launched, and the "
+        f"seen the device pass the drop. When copy {copy} takes its memory, {steps} steps are launched, and the "
         f"host has waited for {seen}."
     )
 
@@ -207,19 +207,21 @@ def _most_held(operations: Sequence[Operation], written: Mapping[str, int]) -> i
     return most // BYTES
 
 
-def _steps_seen(operations: Sequence[Operation]) -> tuple[int, int]:
-    """Return how many steps are launched before the last copy, and how many of them the host has waited for then."""
+def _steps_seen(operations: Sequence[Operation]) -> tuple[int, int, int]:
+    """Return at which copy the host lags most, how many steps are launched then, and how many it has waited for."""
     clocks = Clocks()
     steps = []
-    last = _copies(operations)[-1]
-    for op in operations:
+    most = (0, 0, 0)
+    copies = {number: i for i, number in enumerate(_copy_of_each(operations).values())}
+    for number, op in enumerate(operations):
         clock = clocks.issue(op)
         if op.kind == "launch" and op.label.startswith(STEP):
             steps.append((op.lane, clock[op.lane]))
-        if op is last:
-            break
-    host = clocks.lanes[HOST]
-    return len(steps), sum(host.get(lane, 0) >= number for lane, number in steps)
+        host = clocks.lanes[HOST]
+        seen = sum(host.get(lane, 0) >= time for lane, time in steps)
+        if number in copies and len(steps) - seen >= most[1] - most[2]:
+            most = (copies[number], len(steps), seen)
+    return most
 
 
 def _items(seen: list[float], batches: int) -> str:
@@ -236,18 +238,19 @@ def _order(operations: list[Operation], batches: int) -> str:
     launches = [(number, op) for number, op in enumerate(operations) if op.kind == "launch"]
     copies = _copy_of_each(operations)
     kernels = {op.label: number for number, op in launches if op.label.startswith("F")}
-    lanes = {operations[number].lane for number in copies.values()}
-    if "compute" in lanes:
-        return (
-            "batch 0 is copied in the stream that computes. A stream runs in order: nothing overlaps. "
-            "`with gpu.use_stream(stream):` makes another one current."
-        )
+    for name, number in copies.items():
+        # The first one may: there is no step yet that it could overlap.
+        if name != "batch 0" and operations[number].lane == "compute":
+            return (
+                f"{name} is copied in the stream that computes. A stream runs in order: that copy overlaps no step. "
+                "`with gpu.use_stream(stream):` makes another one current."
+            )
     if problem := _stands_still(operations):
         return problem
     if any(op.label == STAGED for op in operations if op.kind == "launch"):
-        return "batch 0 is copied from memory that is not pinned: CUDA may stage it, and wait. Copy what you are given."
+        return "a batch is copied from memory that is not pinned: CUDA may stage it, and wait. Copy what you are given."
     for race in find_races(operations):
-        if race.earlier.label.startswith("copy"):
+        if race.earlier.label.startswith("copy") and not _is_copy(race.later):
             return f"{race}. Before you hand a batch over, its user's stream must wait for the copy."
         if _dropped_between(operations, race):
             return f"{race}. The batch was dropped, and the next copy took its memory, which the kernel still reads."

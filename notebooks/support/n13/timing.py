@@ -23,6 +23,8 @@ class ModelGPU:
         self.default = ModelStream(self)
         self.current = ModelStream(self) if side else self.default
         self.others = list[ModelStream]()
+        self.marks = list[bool]()  # of each mark, whether work() had been called before
+        self.worked = False
 
     def launch(self, ms: float) -> None:
         """Put a kernel into the current stream: the host pays for the launch only."""
@@ -39,6 +41,7 @@ class ModelStream:
 
     def __init__(self, gpu: ModelGPU) -> None:
         self._gpu = gpu
+        self._uses = list[UseStream]()
         self.busy = 0.0
 
     def record_event(self, event: ModelEvent | None = None) -> ModelEvent:
@@ -61,6 +64,14 @@ class ModelStream:
         self._gpu.host += LAUNCH
         return self.busy <= self._gpu.host
 
+    def __enter__(self) -> ModelStream:
+        self._uses.append(UseStream(self._gpu, self))
+        self._uses[-1].__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._uses.pop().__exit__()
+
     def synchronize(self) -> None:
         """Let the host wait until all that is in it is done."""
         self._gpu.host = max(self._gpu.host, self.busy)
@@ -79,6 +90,7 @@ class ModelEvent:
         self.gpu.host += LAUNCH
         stream = self.gpu.current if stream is None else stream
         self.at = max(self.gpu.host, stream.busy)
+        self.gpu.marks.append(self.gpu.worked)
 
     def wait(self, stream: ModelStream | None = None) -> None:
         """Let a stream wait, the current one if none is given."""
@@ -93,12 +105,13 @@ class ModelEvent:
         """Let the host wait until it is reached."""
         self.gpu.host = max(self.gpu.host, self.at)
 
-    def elapsed_time(self, end: ModelEvent) -> float:
+    def elapsed_time(self, end_event: ModelEvent) -> float:
         """Return ms between two events; RuntimeError without enable_timing, or before both are reached.
 
         Who asks again and again gets on a little here, too.
         """
         self.gpu.host += LAUNCH
+        end = end_event
         if not (self.timed and end.timed):
             raise RuntimeError("both events must be made with enable_timing=True")
         if min(self.at, end.at) < 0:
@@ -130,7 +143,7 @@ class ModelCuda:
     """What an answer gets as torch.cuda: events, streams and waits, and nothing that tells how the model works."""
 
     def __init__(self, gpu: ModelGPU) -> None:
-        def event(enable_timing: bool = False, **_: object) -> ModelEvent:
+        def event(enable_timing: bool = False, *_: object, **__: object) -> ModelEvent:
             return ModelEvent(gpu, enable_timing)
 
         def made(*_: object, **__: object) -> ModelStream:
@@ -140,12 +153,13 @@ class ModelCuda:
         self.Event = event
         self.Stream = made
         self.stream = partial(UseStream, gpu)
+        self.current_device = lambda: 0
         self.synchronize = lambda device=None: gpu.synchronize()
         self.current_stream = lambda device=None: gpu.current
         self.default_stream = lambda device=None: gpu.default
 
 
-CLOCKS = ("perf_counter", "monotonic", "time", "process_time")
+CLOCKS = ("perf_counter", "monotonic", "time", "process_time", "thread_time")
 
 
 def by_this_clock(timing: DeviceTimer, gpu: ModelGPU) -> DeviceTimer:
@@ -165,7 +179,7 @@ def by_this_clock(timing: DeviceTimer, gpu: ModelGPU) -> DeviceTimer:
     space = dict(timing.__globals__)
     for name, value in space.items():
         if value is time:
-            space[name] = SimpleNamespace(**clocks, sleep=time.sleep)
+            space[name] = SimpleNamespace(**(vars(time) | clocks))
         elif id(value) in originals:
             space[name] = originals[id(value)]
     same = FunctionType(timing.__code__, space, timing.__name__, timing.__defaults__, timing.__closure__)
@@ -186,10 +200,11 @@ def ask_time(timing: DeviceTimer) -> Callable[..., float | None]:
 
         def work() -> None:
             calls.append(1)
+            gpu.worked = True
             if gpu.current is not given:
                 raise Finding(
                     "work() launches into the stream that is current when it is called. You have made another one "
-                    "current, and what the caller launches behind does not wait for that."
+                    "current."
                 )
             for ms in kernels:
                 gpu.launch(ms)
@@ -207,6 +222,8 @@ def ask_time(timing: DeviceTimer) -> Callable[..., float | None]:
             raise Finding(
                 f"work() was called {len(calls)} times: what it does to the program's data, it would do again."
             )
+        if got == 0 and kernels and len(gpu.marks) > 1 and len(set(gpu.marks)) == 1:
+            raise Finding("Both marks lie on the same side of the work.")
         return got if got is None else round(float(got), 6)
 
     return timed

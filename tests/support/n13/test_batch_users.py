@@ -1,5 +1,7 @@
 """Exercise 3 of notebook 13 and a user of several streams: overlap and the host's waits are theirs as well."""
 
+from itertools import chain, count
+
 import pytest
 
 from support.kit.mistakes import edited
@@ -51,11 +53,11 @@ def test_the_host_may_wait_when_the_epoch_has_ended(behind):
     "says, edits",
     [
         (
-            ELSEWHERE + "the host stands still until all is computed.",
+            ELSEWHERE + "the host stands still until F0 is done, the step just launched.",
             ((FETCHES, "        if user is not last:\n            last.synchronize()\n" + FETCHES),),
         ),
         (
-            ELSEWHERE + "the host stands still until F4 is done, the step just launched.",
+            ELSEWHERE + "the host stands still until F3 is done, the step just launched.",
             (
                 (
                     FETCHES,
@@ -81,6 +83,94 @@ def test_what_a_change_of_stream_costs_is_told(says, edits):
     verdict = n13.check_prefetch(edited(other, *edits))
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+
+
+def test_a_host_that_lags_now_and_then_is_told_of_a_copy_where_it_does():
+    every_other = edited(other, ("used.pop(0).synchronize()", "used[0].synchronize()\n            used.clear()"))
+    message = n13.check_prefetch(every_other).message
+    assert "When copy 10 takes its memory, 9 steps are launched, and the host has waited for 7." in message, message
+
+
+def first_where_it_is_used(batches, gpu):
+    """Copy the first batch in the stream of its step, as there is nothing to overlap yet; hand back by order."""
+    side = gpu.new_stream("copy")
+    ready = None
+    for x in chain(batches, [None]):
+        place = gpu.current_stream() if ready is None else side
+        with gpu.use_stream(place):
+            coming = None if x is None else (x.to(gpu.device, non_blocking=True), place.record_event())
+        if ready is not None:
+            user = gpu.current_stream()
+            user.wait_event(ready[1])
+            try:
+                yield ready[0]
+            finally:
+                side.wait_stream(user)
+        ready = coming
+        del coming
+
+
+def test_only_copies_behind_the_first_can_overlap_a_step():
+    verdict = n13.check_prefetch(first_where_it_is_used)
+    assert verdict.status == "right", verdict.message
+
+
+def a_stream_for_each(batches, gpu):
+    """Copy into two buffers in turn, each time in a new stream, and wait for nobody who reads them."""
+    buffers = []
+    ready = None
+    for i, x in enumerate(chain(batches, [None])):
+        coming = None
+        if x is not None:
+            side = gpu.new_stream("copy")
+            with gpu.use_stream(side):
+                if len(buffers) < 2:
+                    buffers.append(gpu.empty_like(x))
+                buffers[i % 2].copy_(x, non_blocking=True)
+            coming = buffers[i % 2], side.record_event()
+        if ready is not None:
+            gpu.current_stream().wait_event(ready[1])
+            yield ready[0]
+        ready = coming
+
+
+def test_where_two_copies_race_nothing_is_said_of_who_uses_the_batch():
+    message = n13.check_prefetch(a_stream_for_each).message
+    assert "nothing lets copy of batch 2 wait for copy of batch 0. Nobody has given the block back" in message, message
+
+
+RECORDS = "        batch.record_stream(user)\n"
+DROPS = "        del batch\n"
+
+
+@pytest.mark.parametrize("which, late", [("batch 0", "not used"), ("the last batch", "ready is None")])
+def test_whoever_leaves_behind_the_first_or_the_last_batch_lets_nobody_come_too_early(which, late):
+    too_late = edited(
+        other,
+        (RECORDS, f"        if not ({late}):\n    {RECORDS}"),
+        (DROPS, f"        if {late}:\n    {RECORDS}{DROPS}"),
+    )
+    verdict = n13.check_prefetch(too_late)
+    assert verdict.status == "wrong", verdict.message
+    assert f"if its user leaves the loop behind {which}, its next owner (copy)" in verdict.message
+
+
+def test_who_made_the_loop_is_not_who_asks_for_the_first_batch():
+    def for_who_made_it(batches, gpu):
+        maker = gpu.current_stream()
+        turn = count()
+        return n13.one_ahead(
+            batches,
+            gpu,
+            lambda user, side, y, copied: (
+                (user if next(turn) else maker).wait_event(copied),
+                y.record_stream(user),
+            ),
+        )
+
+    verdict = n13.check_prefetch(for_who_made_it)
+    assert verdict.status == "wrong", verdict.message
+    assert ELSEWHERE + "F0 (another) reads A while copy of batch 0 (copy) may still write" in verdict.message
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -4,6 +4,7 @@ import pytest
 
 from lib.streams import find_races
 from support.kit.mistakes import edited
+from support.kit.values import short
 from support.n13 import checks as n13
 from support.n13.clocks import random_programs, small_program
 
@@ -123,8 +124,16 @@ WRONG_STEPS = {
         ),
     ),
     "the host cannot wait for an event that was never recorded": (
-        "an event that was never recorded knows nothing",
+        "`). An event that was never recorded knows nothing.",
         ("events.get(op.event, {})", "events.get(op.event, {}) if op.lane != 'host' else events[op.event]"),
+    ),
+    "what is recorded in an empty stream is left out": (
+        "recorded again in an empty stream: a+ a! b!0 c?0 c*0, find_races names copy of batch 0 and neg",
+        ('elif op.kind == "record":', 'elif op.kind == "record" and clock:'),
+    ),
+    "each kind has a line of its own": (
+        "your code raised KeyError: 'allocate'",
+        ("    if op.kind", "    {'launch': 1, 'record': 2, 'wait': 3, 'synchronize': 4}[op.kind]\n    if op.kind"),
     ),
     "who waits for an event that was never recorded puts its own past there": (
         "two wait for an event that was never recorded",
@@ -195,9 +204,13 @@ def test_a_step_that_breaks_a_rule_is_told_which(says, edits):
     assert says in verdict.message, verdict.message
 
 
+def test_the_name_of_a_program_is_never_cut_off():
+    assert [name for name in n13.programs() if short(name) != name] == []
+
+
 def test_the_events_of_a_program_in_short_have_the_numbers_that_it_names():
-    events = [op.event for op in small_program("a+ a! b! c?0 c?1 a!0") if op.event is not None]
-    assert events == [0, 1, 0, 1, 0]
+    events = [op.event for op in small_program("a+ a! b! c?0 c?1 a!0 c?9") if op.event is not None]
+    assert events == [0, 1, 0, 1, 0, 9]
 
 
 def test_programs_at_random_have_races_and_none_in_equal_parts_and_are_the_same_each_time():

@@ -115,7 +115,7 @@ def test_a_prefetcher_that_takes_more_or_leaves_the_last_batch_is_told_what_is_t
 def test_a_copy_in_the_stream_of_the_steps_is_told_how_another_one_is_made_current():
     wrong = edited(bounded, ("gpu.use_stream(side)", "gpu.use_stream(gpu.current_stream())"))
     message = n13.check_prefetch(wrong).message
-    assert "batch 0 is copied in the stream that computes" in message
+    assert "batch 1 is copied in the stream that computes" in message
     assert "`with gpu.use_stream(stream):` makes another one current" in message
 
 
@@ -326,7 +326,7 @@ PLAIN = "as a plain `for` does, 12 batches may take 5 blocks"
         ("the host has waited for 0. A batch is used in the stream that was current when it was", marked_elsewhere),
         (PLAIN, partial(dropping_its_own, lead=2)),
         ("10 steps are launched, and the host has waited for 8.", partial(dropping_its_own, lead=2)),
-        (ELSEWHERE + "copy of batch 2 (copy) writes A while F0 (compute)", waited_for_elsewhere),
+        (ELSEWHERE + "copy of batch 2 (copy) writes A while F0 (another)", waited_for_elsewhere),
         ("leaves the loop there behind batch 1, its next", partial(waited_for_elsewhere, only_who_leaves=True)),
         (ELSEWHERE + "its next owner (copy) writes", partial(in_turn, count=4, at_the_end=False)),
         (ELSEWHERE + "its next owner (copy) writes", partial(held_until_waited_for, at_the_end=False)),
@@ -412,7 +412,7 @@ def with_a_stream(gpu, side):
     "says, wrong",
     [
         (
-            "batch 0 is copied from memory that is not pinned",
+            "a batch is copied from memory that is not pinned",
             edited(bounded, (COPIES, COPIES.replace("x.", "x.clone()."))),
         ),
         (

@@ -1,5 +1,6 @@
 """Exercise 2 of notebook 13: a timer that asks on, and timers that wait for the wrong thing or launch elsewhere."""
 
+import time
 from functools import partial
 
 import pytest
@@ -24,6 +25,34 @@ def asks_until_it_is_told(work, cuda):
 def test_a_timer_may_ask_until_the_marks_are_reached():
     verdict = n13.check_device_ms(asks_until_it_is_told)
     assert verdict.status == "right", verdict.message
+
+
+def as_torch_allows(work, cuda):
+    """Name what torch names, and give by place what torch takes by place."""
+    start, end = (cuda.Event(True, True) for _ in range(2))
+    with cuda.current_stream():
+        start.record(cuda.current_stream(cuda.current_device()))
+        work()
+        end.record()
+    end.synchronize()
+    return start.elapsed_time(end_event=end)
+
+
+def test_a_timer_may_call_torch_in_any_of_its_ways():
+    verdict = n13.check_device_ms(as_torch_allows)
+    assert verdict.status == "right", verdict.message
+
+
+def by_the_host(work, cuda):
+    """Round what a clock of the host has shown: no mark is anywhere."""
+    began = time.thread_time()
+    work()
+    return round(1000 * (time.thread_time() - began))
+
+
+def test_of_a_timer_without_marks_nobody_says_where_they_lie():
+    message = n13.check_device_ms(by_the_host).message
+    assert message.endswith("the device needs 6.0 ms, you say 0.0."), message
 
 
 def waits(work, cuda, wait):
@@ -97,3 +126,4 @@ def test_a_timer_is_told_what_it_did_in_the_words_of_torch(says, wrong):
     assert says in verdict.message, verdict.message
     assert "Model" not in verdict.message
     assert "Both marks" not in verdict.message
+    assert "does not wait for that" not in verdict.message

@@ -39,7 +39,7 @@ guess_loss = Guess(
     lambda: _one_digit(math.log(10)),
     read=_one_digit,
     said={
-        "2.7": "that of the first weights, which training does lower",
+        "2.8": "that of the first weights, which training does lower",
         "0.0": "nothing can be told from a stranger's image",
         **dict.fromkeys(("0.4", "0.5"), "as if the pairs fitted: the digits are other images'"),
     },

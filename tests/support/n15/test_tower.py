@@ -1,7 +1,12 @@
 """The tower of notebook 15 and the rows that it trains on."""
 
-import torch
+from pathlib import Path
 
+import torch
+from torch.nn import functional as F
+
+from support.deals import load_data
+from support.n15.guesses import guess_loss
 from support.n15.tower import batches_of, even_balance, fill, tower, tower_on_meta
 from tests.lib.refusal import refuses
 
@@ -21,3 +26,13 @@ def test_a_layer_has_the_same_weights_in_whatever_it_is_made_and_no_other_genera
     orders = batches_of(10, 4, 5)
     assert all(len({*a, *b}) == 8 for a, b in zip(orders[::2], orders[1::2], strict=False))
     assert len(orders) == 5
+
+
+def test_whoever_guesses_the_loss_of_the_first_weights_is_told_whose_it_is(digits: Path) -> None:
+    data = load_data(digits)
+    rows = batches_of(len(data.digits), 320, 1)[0]
+    for shift in (0, 1):  # the right pairs, and those of two strangers
+        loss = F.cross_entropy(tower()(data.images[rows].double()), data.digits[rows].roll(shift)).item()
+        assert "that of the first weights" in guess_loss(loss).message
+        assert "that of the first weights" in guess_loss(round(loss, 1)).message
+    assert "that of the first weights" not in guess_loss(2.5).message

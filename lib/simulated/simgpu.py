@@ -101,9 +101,17 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 Stream = torch.Stream
 
 
-def Event(enable_timing: bool = False) -> torch.Event:
-    """Make an event of this kind of device."""
-    return torch.Event("simgpu", enable_timing=enable_timing)
+def Event(enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
+    """Make an event of this kind of device, as torch.cuda.Event does.
+
+    blocking: without effect, a host always sleeps while it waits. interprocess: has to be False.
+
+    Raises:
+        ValueError: interprocess is asked for; a simulated device belongs to one process.
+    """
+    if interprocess:
+        raise ValueError("interprocess=True: a simulated device belongs to one process; leave it out")
+    return torch.Event("simgpu", enable_timing=enable_timing, blocking=blocking)
 
 
 class stream:

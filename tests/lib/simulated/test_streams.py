@@ -62,6 +62,16 @@ def test_elapsed_time_is_what_the_kernels_between_two_events_took(device):
     assert first.elapsed_time(second) == pytest.approx(50, abs=1)
 
 
+def test_an_event_takes_what_one_of_cuda_takes(device):
+    done = torch.simgpu.Event(blocking=True)
+    x = late(1.0)
+    done.record()
+    done.synchronize()
+    assert x.item() == 1.0
+    with pytest.raises(ValueError, match="belongs to one process"):
+        torch.simgpu.Event(interprocess=True)
+
+
 def test_elapsed_time_of_what_has_not_happened_is_refused(device):
     first, second = (torch.Event("simgpu", enable_timing=True) for _ in range(2))
     with pytest.raises(ValueError, match="must be recorded"):

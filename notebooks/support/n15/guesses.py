@@ -15,7 +15,8 @@ SIZES = (1, 2, 4, 8, 16, 32)
 
 
 def _one_digit(number: Any) -> Any:
-    return f"{number:.1f}" if isinstance(number, (int, float)) else number
+    value = read_number(number)
+    return f"{value:.1f}" if isinstance(value, (int, float)) else value
 
 
 def _held(n: int) -> float:
@@ -39,8 +40,8 @@ guess_loss = Guess(
     lambda: _one_digit(math.log(10)),
     read=_one_digit,
     said={
-        "2.8": "that of the first weights, which training does lower",
         "0.0": "nothing can be told from a stranger's image",
+        **dict.fromkeys(("2.7", "2.8"), "that of the first weights, which training does lower"),
         **dict.fromkeys(("0.4", "0.5"), "as if the pairs fitted: the digits are other images'"),
     },
     tried=Tried(right=2.3, wrong=0.0),
@@ -103,7 +104,7 @@ guess_any_order = exact_number(
     said={
         1: "so it was with 1F1B: other orders of a pipeline idle less, and let the reduction begin earlier",
         4: "less than 0.02 s behind, which such a plan can't tell apart",
-        8: "0.025 s behind: it idles more, and hides hardly more",
+        8: "0.025 s behind: it idles more, and leaves hardly less of R",
         16: "they idle most",
     },
     tried=Tried(right=2, wrong=8),

@@ -155,8 +155,8 @@ class Traffic(NamedTuple):
             left = self.forward * order.left_of(self.reduce / self.forward)
             late = self.forward * order.late_by(self.gather / self.forward)
         else:
-            left = self.exposed_rule(self.reduce, self.backward, self.layers)
-            late = self.exposed_rule(self.gather, self.forward, self.layers)
+            left = float(self.exposed_rule(self.reduce, self.backward, self.layers))
+            late = float(self.exposed_rule(self.gather, self.forward, self.layers))
         return left, self.gather if self.gather_waits else late
 
     def merit(self, order: PlannedOrder) -> tuple[float, float]:
@@ -197,8 +197,8 @@ def make_plan(
     replicas = ranks // n
     larger = model._replace(tokens=model.tokens * size, sequences=model.sequences // size)
     m = larger.sequences // replicas
-    empty, one = (memory_rule(larger, n, held, recompute, 1, replicas) for held in (0, 1))
-    most = (machine.memory - empty) / (one - empty)
+    one, two = (memory_rule(larger, n, held, recompute, 1, replicas) for held in (1, 2))
+    most = 1 + (machine.memory - one) / (two - one)
     links = links_of(ranks, n, order, machine)
     forward = 2 * model.parameters / n * larger.tokens / machine.speed
     rounds = 3 if recompute else 2

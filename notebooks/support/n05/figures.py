@@ -49,7 +49,9 @@ def draw_holders(*, way: str, world_size: int, workers: int) -> Figure:
     private = 0
     if first:
         label_row(axes, y, first)
-        draw_cells(axes, [Cell(row, color=GREY) for row in everything], y=y, font=9.5)
+        for row in everything:  # the page cache is nobody's own: pale
+            look = Cell(row, color=GREY, mark="plain" if kind == "server" else "faded")
+            draw_cells(axes, [look], x=row, y=y, font=9.5)
         copies, private, y = (1, HELD_ROWS, 1.35) if kind == "server" else (0, 0, 1.35)
     for rank in range(world_size):
         share = order[rank::world_size][: HELD_ROWS // world_size // 2]
@@ -68,10 +70,11 @@ def draw_holders(*, way: str, world_size: int, workers: int) -> Figure:
                 private = private + copied * len(own)
             y += 1
         y += 0.35
+    shared = "; its workers share them" if workers else ""
     finding = {
         "naive": f"{copies} process{'es hold' if copies > 1 else ' holds'} all {HELD_ROWS} rows: {private} in memory",
         "server": f"The server holds all {HELD_ROWS} rows once; nobody else holds any",
-        "rank": f"Each rank holds {private // world_size} of {HELD_ROWS} rows; its workers share them",
+        "rank": f"Each rank holds {private // world_size} of {HELD_ROWS} rows{shared}",
     }
     title(axes, finding.get(kind, "No process holds a row; all read the system's one copy of the file"))
     who = f"{plural(world_size, 'rank')}, {plural(workers, 'worker')} per rank, {way}"

@@ -67,7 +67,7 @@ guess_copied_percent = _Measure(
         "6": "one sixteenth, as if the rows were read in the order in which they lie",
         "6.25": "one sixteenth, as if the rows were read in the order in which they lie",
         "0": "reading writes nothing",
-        "100": "every page, though a few have none of the rows that were read",
+        "100": "a few pages too many: in these no row was read",
     },
     tried=Tried(right=94, wrong=6, known=(500_000,)),
 )
@@ -85,8 +85,6 @@ guess_saved_hours = _Measure(
     "hours",
     said={
         "6.9": "the whole reading, as if training waited for it",
-        "6.8": "one reading less the other, as if training waited for either",
-        "6.7": "one reading less the other, as if training waited for either",
         "5.7": "one reading less the other, as if training waited for either",
         "13.9": "the whole training",
     },

@@ -277,8 +277,10 @@ def test_a_guess_in_another_unit_or_with_its_unit_is_understood(guess, said):
 
 def test_famous_wrong_guesses_are_told_where_they_come_from():
     assert "one sixteenth" in checks.guess_copied_percent(6, 500_000).message
+    assert "(a few pages too many" in checks.guess_copied_percent(98, 500_000).message
     assert "workers that share it" in checks.guess_peak_megabytes(208, 1_000_000).message
     assert "as if training waited" in checks.guess_saved_hours(5.69).message
+    assert "one reading less" not in checks.guess_saved_hours(6.65).message
     assert "that is it" in checks.guess_saved_hours(0).message
     assert "both were given one seed" in checks.guess_crops("different").message
 

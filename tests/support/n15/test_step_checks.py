@@ -232,6 +232,15 @@ def test_who_knows_the_first_jobs_only_is_seen_in_the_others(changes):
     assert n15.check_pipeline_step(edited(pipeline_step, *changes)).status == "wrong"
 
 
+@pytest.mark.parametrize(
+    "changes", [[("y = part(x)", "y = part(x.requires_grad_())")], [("images.c", "images.double().c")]]
+)
+def test_images_may_be_whole_numbers(changes):
+    verdict = n15.check_pipeline_step(edited(pipeline_step, *changes))
+    assert verdict.status == "wrong"
+    assert "images of whole numbers: " in verdict.message
+
+
 # ---- exercise 2
 
 

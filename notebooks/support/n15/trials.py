@@ -84,6 +84,7 @@ _ORDERS: tuple[tuple[str, Callable[[int, int], Schedule], int, int], ...] = (
 )
 #: Orders that are drawn at random: ranks, micro-batches, seed.
 _DRAWN = ((2, 3, 0), (3, 4, 1), (2, 5, 2), (3, 3, 3), (4, 4, 4))
+_OTHERWISE = {"random order 0": WHOLE, "random order 2": LAST_FIRST}
 
 
 def fault_of_follow(answer: Any) -> str:
@@ -93,7 +94,7 @@ def fault_of_follow(answer: Any) -> str:
     tables += [("GPipe before one by one", far_apart(40, 3), 40)]
     for name, table, m in tables:
         n = len(table)
-        how = LAST_FIRST if name == "random order 2" else ""
+        how = _OTHERWISE.get(name, "")
         where = _named(f"{name} on {n} ranks", m, how)
         job = TinyJob(n, m, left=name != "GPipe", how=how)
         given_to = [list(row) for row in table]

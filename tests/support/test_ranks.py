@@ -224,9 +224,15 @@ def test_real_ranks_stay_do_what_imitated_ones_do_and_start_anew_after_a_death()
         ranks.close()
 
 
+@torch.no_grad()
+def wrapped(dist):
+    return dist.get_rank()
+
+
 def test_the_text_of_functions_and_classes_is_found(tmp_path):
     assert source_of(fails).startswith("def fails(dist):")
     assert "staticmethod" in source_of(built.Gather)
+    assert source_of(wrapped).startswith("@torch.no_grad()\ndef wrapped(dist):")
     with pytest.raises(ValueError, match="no text of <lambda>"):
         source_of(lambda: 0)
     write_module(tmp_path / "state.py", fails, dies, annotated)

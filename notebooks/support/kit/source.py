@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 import os
 from functools import lru_cache
@@ -11,22 +12,29 @@ from typing import Any
 
 
 def source_of(thing: Any) -> str:
-    """Return the text of a function or class, of a cell or a module. Raises ValueError if there is none to be found."""
+    """Return the text of a function or class, of a cell or a module; what wraps a function belongs to it.
+
+    Raises ValueError if there is none to be found.
+    """
+    whole = inspect.unwrap(thing) if inspect.isfunction(thing) else thing
     # A class has no code object of its own, but its methods do (a classmethod's is that of the function within).
-    parts = (getattr(part, "__func__", part) for part in (thing, *vars(thing).values()))
+    parts = (getattr(part, "__func__", part) for part in (whole, *vars(whole).values()))
     files = (part.__code__.co_filename for part in parts if hasattr(part, "__code__"))
-    text = _definition("".join(linecache.getlines(next(files, ""))), thing.__name__)
+    lines = linecache.getlines(next(files, ""))
+    text = _definition("".join(lines), thing.__name__, whole is not thing)
     if text is not None:
         return text
     raise ValueError(f"no text of {thing.__name__}: define it in a cell of its own")
 
 
 @lru_cache(maxsize=64)  # a solution is asked for as often as it has famous mistakes
-def _definition(text: str, name: str) -> str | None:
-    """Return what of a text defines a name, if anything does."""
+def _definition(text: str, name: str, wrapped: bool) -> str | None:
+    """Return what of a text defines a name, if anything does; wrapped: with its decorators."""
     for node in ast.parse(text).body:
         if getattr(node, "name", "") == name:
-            return ast.get_source_segment(text, node)
+            around = getattr(node, "decorator_list", []) if wrapped else []
+            decorators = [f"@{ast.get_source_segment(text, part)}\n" for part in around]
+            return "".join(decorators) + (ast.get_source_segment(text, node) or "")
     return None
 
 

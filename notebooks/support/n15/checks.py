@@ -23,7 +23,8 @@ from support.n15.guesses import guess_stages as guess_stages
 from support.n15.guesses import guess_two_sequences as guess_two_sequences
 from support.n15.guesses import guess_wrong_stage as guess_wrong_stage
 from support.n15.solved import average, clip, follow, pipeline_step
-from support.n15.trials import NO_GRADIENT, fault_of_follow, fault_of_step
+from support.n15.tiny_job import NO_GRADIENT
+from support.n15.trials import fault_of_follow, fault_of_step
 
 # ---- exercise 1: a step of a pipeline of send and receive
 
@@ -52,7 +53,7 @@ check_pipeline_step = Exercise(
                 "            x.requires_grad_()\n",
                 "",
             ),
-            "That is no pipeline: one micro-batch is on its way, and one rank works at a time. All forwards first.": (
+            "That is no pipeline: one micro-batch is on its way. All forwards first.": (
                 "        kept.append((x, y))\n    for x, y in kept:\n",
                 "",
             ),
@@ -75,7 +76,10 @@ check_pipeline_step = Exercise(
                 "for x, y in kept if behind is None else kept[::-1]:",
             ),
             "What came is the gradient of y; the sum of y is another loss.": (_BACK, "y.sum().backward()"),
-            "Without the gradient of y, backward has nothing to begin with.": (_BACK, "y.backward()"),
+            "Backward begins with the loss, one number, or with the gradient of y that was received.": (
+                _BACK,
+                "y.backward()",
+            ),
             "The rank before needs the gradient of what it has sent.": ("send(x.grad", "send(x.detach()"),
             "The loss of the batch is that of all micro-batches together.": (
                 "total += y.item()",
@@ -88,7 +92,7 @@ check_pipeline_step = Exercise(
                 f"total, buffer = [], 0.0, {_EMPTY}",
             ),
             "A send that is only begun must be waited for, before the step ends.": ("send(y", "isend(y"),
-            "A gradient travels over every border but the first rank's own: it, too, must be sent.": (
+            "A gradient travels back over every border: it, too, must be sent.": (
                 "        if before is not None:\n            dist.send(x.grad, before)\n",
                 "",
             ),
@@ -103,7 +107,7 @@ check_pipeline_step = Exercise(
                 "for x, y in kept:",
                 "for x, y in kept if behind is not None else []:",
             ),
-            "Receive into float64, the type of what is sent": (_EMPTY, "torch.empty(shape)"),
+            "Receive into float64, the type of what is sent.": (_EMPTY, "torch.empty(shape)"),
             "Only the last rank knows the loss, and returns it.": (" if behind is None else None", ""),
             "To empty gradients is the caller's task: who adds up those of several batches would lose them.": (
                 "    kept, total = [], 0.0",
@@ -122,7 +126,7 @@ check_pipeline_step = Exercise(
                 "            y.backward()\n        else",
                 "            pass\n        else",
             ),
-            "Each forward is done twice, and the first graph is thrown away: with dropout these are other numbers.": (
+            "Each forward is done twice: with dropout the second one gives other numbers.": (
                 _BACK,
                 "part(x).backward(gradient)",
             ),
@@ -166,7 +170,7 @@ check_follow = Exercise(
                 _GRADIENT,
                 "dist.send(x.grad, before)",
             ),
-            "Whoever waits for a send as soon as it has begun might as well have called send.": (
+            "Whoever waits for a send before the next action might as well have called send.": (
                 _ACTIVATION,
                 "dist.isend(y.detach(), behind).wait()",
                 _GRADIENT,
@@ -178,8 +182,11 @@ check_follow = Exercise(
                 _WAITS,
                 "",
             ),
-            "A handle is kept for the messages one way only.": (_GRADIENT, "dist.isend(x.grad, before)"),
-            "Until a send is done its message is read from the tensor: give each one of its own.": (
+            "Gradients are messages, too: each rank has to wait for its sends.": (
+                _GRADIENT,
+                "dist.isend(x.grad, before)",
+            ),
+            "Until a send is done its message is read from the tensor: nothing may be written there.": (
                 "begun, total = {}, [], 0.0",
                 "begun, total, letter = {}, [], 0.0, torch.empty(shape, dtype=torch.float64)",
                 _ACTIVATION,
@@ -283,7 +290,7 @@ check_average = Exercise(
                     _FLAT,
                     _FLAT.replace("flatten()", "flatten().to(gradients[0].dtype)"),
                 ),
-                "Where a gradient does not lie in one piece, reshape gives a copy, and what is written is lost.": (
+                "Of a gradient in pieces reshape, flatten and contiguous give a copy, and what is written is lost.": (
                     "gradient.copy_(mean.view_as(gradient))",
                     "gradient.reshape(-1).copy_(mean)",
                 ),

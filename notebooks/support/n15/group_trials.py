@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from lib.text import plural
 from support.kit.judged import Fault
 from support.kit.raised import in_case
-from support.n15.sets import with_sets_in_another_order
-from support.n15.trials import away_from, never_waited_for, random_tensor
+from support.n15.sets import fault_of_names, with_sets_in_another_order
+from support.n15.tiny_job import away_from, never_waited_for, random_tensor
 from support.ranks import in_threads
 
 COLUMN = "the ranks that hold this stage"
@@ -70,7 +70,7 @@ _EMPTY_BY_NOW = "`parameters` is an iterator: whoever reads it a second time fin
 
 _OF_AVERAGE = {
     "'NoneType' object": _NONE,
-    "expected Tensor as element": "A parameter may have no gradient: leave it out.",
+    "but got NoneType": "A parameter may have no gradient: leave it out.",
     "view size is not compatible": "A gradient need not lie in one piece, as that of a transposed weight: a view of "
     "it as one row does not exist.",
 }
@@ -142,12 +142,19 @@ def fault_of_average(answer: Any) -> str:
         found = _fault_of_replicas(answer, replicas, stage, where)
         if found:
             return f"{where}: {found}"
-    return ""
+    return fault_of_names(answer)
 
 
 def _fault_of_replicas(answer: Any, replicas: int, stage: _Stage, where: str) -> str:
+    """Try all ranks as they are here; then, if the answer has sets, with those of other ranks in another order."""
     elsewhere = with_sets_in_another_order(answer)
+    found = _fault_beside(answer, answer, replicas, stage, where)
+    if found or elsewhere is answer:
+        return found
+    return _fault_beside(answer, elsewhere, replicas, stage, where)
 
+
+def _fault_beside(answer: Any, elsewhere: Any, replicas: int, stage: _Stage, where: str) -> str:
     def replica(dist: Any) -> tuple[list[nn.Parameter], bool]:
         own = [nn.Parameter(stage.parameter(k)) for k in range(len(_SHAPES))]
         for k, parameter in enumerate(own):
@@ -158,7 +165,7 @@ def _fault_of_replicas(answer: Any, replicas: int, stage: _Stage, where: str) ->
         return own, given.again
 
     nothing = "A stage may have no gradient at all." if stage.calls() == 0 else _ONLY_ONCE
-    meanings = {**_OF_AVERAGE, "non-empty list": nothing}
+    meanings = {**_OF_AVERAGE, "non-empty": nothing}
     if elsewhere is not answer:
         meanings["collective "] = _SETS
     with in_case(where, meanings):
@@ -237,7 +244,6 @@ _CLIPPED: tuple[tuple[str, Callable[[], Stages], float], ...] = (
 
 _OF_CLIP = {
     "'NoneType' object": _NONE,
-    "non-empty list": "A stage may have no gradient at all, and still has to take part.",
     "int64 values": "An int, such as the sum of no numbers, is of another type: all ranks must send the same one.",
     "waits in all_reduce": "A collective needs every rank of its group, each time.",
 }
@@ -273,7 +279,9 @@ def _fault_of_stages(answer: Any, stages: Stages, max_norm: float, where: str) -
         given = _ReadOnce(own)
         return answer(given, max_norm, ALONG, _Job(dist, ALONG)), own, given.again
 
-    with in_case(where, _OF_CLIP):
+    frozen = any(all(gradient is None for gradient in row) for row in stages)
+    nothing = "A stage may have no gradient at all, and still has to take part." if frozen else _ONLY_ONCE
+    with in_case(where, {**_OF_CLIP, "non-empty": nothing}):
         seen, world = in_threads(stage, len(stages))
     unwaited = never_waited_for(world)
     if unwaited:

@@ -1,12 +1,17 @@
-"""An answer as another process runs it: its sets are read in another order, and its hashes are others."""
+"""An answer as another process runs it: its sets are read in another order, its hashes are others, names may lack."""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import dis
+import inspect
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any, TypeVar
 
 from support.kit.source import source_of
+from support.ranks import TOOLS
 
 T = TypeVar("T")
 
@@ -16,6 +21,26 @@ class _LastFirst(set[T]):
 
     def __iter__(self) -> Iterator[T]:
         return reversed([*super().__iter__()])
+
+    def pop(self) -> T:
+        """Take out the one that is read first."""
+        first = next(iter(self))
+        self.remove(first)
+        return first
+
+
+def _stays(made: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of sets whose result is read from its end, too."""
+
+    def method(*sets: Any) -> Any:
+        found = made(*sets)
+        return _LastFirst(found) if isinstance(found, set) else found
+
+    return method
+
+
+for _made in (set.union, set.intersection, set.difference, set.copy, set.__or__, set.__and__, set.__sub__):
+    setattr(_LastFirst, _made.__name__, _stays(_made))
 
 
 def _other_hash(value: object) -> int:
@@ -45,6 +70,7 @@ def _hangs_on_addresses(node: ast.AST) -> bool:
 
 def with_sets_in_another_order(answer: Callable[..., Any]) -> Callable[..., Any]:
     """Return an answer with its sets read from the end and other hashes; itself if it has neither, or no text."""
+    answer = inspect.unwrap(answer)
     try:
         tree = ast.parse(source_of(answer))
     except ValueError:
@@ -58,3 +84,34 @@ def with_sets_in_another_order(answer: Callable[..., Any]) -> Callable[..., Any]
     exec(compile(tree, answer.__code__.co_filename, "exec"), space)
     other: Callable[..., Any] = space[answer.__name__]
     return other
+
+
+def fault_of_names(answer: Callable[..., Any]) -> str:
+    """Say what a right answer uses that no process knows which is sent its text, "" if nothing."""
+    function = inspect.unwrap(answer)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    made, used = _names_of(code)
+    known = {*TOOLS, *vars(builtins), *made, function.__name__}
+    unknown = ", ".join(f"`{name}`" for name in sorted(used - known))
+    if not unknown:
+        return ""
+    return f"right here, but a process that gets this function's text does not know {unknown}: write that inside."
+
+
+def _names_of(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the global names that a function and those within it write, and those that they read."""
+    made: set[str] = set()
+    used: set[str] = set()
+    for step in dis.get_instructions(code):
+        if step.opname == "STORE_GLOBAL":
+            made.add(step.argval)
+        elif step.opname == "LOAD_GLOBAL":
+            used.add(step.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            theirs = _names_of(inner)
+            made |= theirs[0]
+            used |= theirs[1]
+    return made, used

@@ -232,6 +232,20 @@ def test_who_knows_the_first_jobs_only_is_seen_in_the_others(changes):
     assert n15.check_pipeline_step(edited(pipeline_step, *changes)).status == "wrong"
 
 
+@pytest.mark.parametrize(
+    "check, answer, old, new",
+    [
+        (n15.check_pipeline_step, pipeline_step, "y = part(x)", "y = part(x.requires_grad_())"),
+        (n15.check_pipeline_step, pipeline_step, "images.chunk", "images.double().chunk"),
+        (n15.check_follow, follow, "requires_grad_(before is not None)", "requires_grad_()"),
+    ],
+)
+def test_images_may_be_whole_numbers(check, answer, old, new):
+    verdict = check(edited(answer, (old, new)))
+    assert verdict.status == "wrong"
+    assert "images of whole numbers: " in verdict.message
+
+
 # ---- exercise 2
 
 

@@ -20,7 +20,7 @@ from support.n05.solved import (
     epoch_batches,
     index_of,
 )
-from support.n05.trials import MANY, fault_of_packed
+from support.n05.trials import SHORT, fault_of_packed
 from support.n05.trials_client import fault_of_client
 from support.n05.trials_epoch import fault_of_epoch
 from support.n05.trials_file import fault_of_file
@@ -32,7 +32,7 @@ check_packed = Exercise(
     reference=MyPacked,
     methods=("__init__", "__len__", "__getitem__"),
     judge=judged(
-        fault_of_packed, f"all rows come back; of {len(MANY)} each takes text and offset, measured."
+        fault_of_packed, f"all rows come back; of {len(SHORT)} each takes text and offset, measured."
     ),
     mistakes=famous(
         MyPacked,
@@ -67,7 +67,8 @@ check_index = Exercise(
     "index_of",
     reference=index_of,
     judge=judged(
-        fault_of_index, "every bound is right, also across blocks, and only a block of text was in memory."
+        fault_of_index,
+        "every bound is right, also across blocks, and only a few blocks of text were in memory.",
     ),
     mistakes=famous(
         index_of,

@@ -97,7 +97,7 @@ def _fault_of_large_file(make: Any) -> str:
         if fault:
             return fault
         all_read(make(path, bounds))  # what is imported or made once only is no row
-        dataset, begun, _ = held_and_most(lambda: make(path, bounds))
+        dataset, begun, _ = held_and_most(lambda: _with_one_row_read(make(path, bounds)))
         _, kept, _ = held_and_most(lambda: all_read(make(path, bounds)))
         with watching(path, make) as watch:
             noted = make(path, bounds)
@@ -107,14 +107,20 @@ def _fault_of_large_file(make: Any) -> str:
             reads = [*watch.reads]
         row_is_kept = is_kept(lambda: dataset[17]) or is_kept(lambda: dataset.__getitems__([17])[0])
     if begun > TEXT / 8:
-        what = "a copy of the bounds, or the text. Keep `bounds` as it is, mapped, and read a row when it is wanted"
-        return f"before any row is read, {begun // 1000} kB are held: {what}."
+        what = "keep `bounds` as it is, mapped, and read a row when it is wanted"
+        return f"when one row has been read, {begun // 1000} kB are held: {what}."
     if kept > TEXT / 2:  # numpy keeps a little for itself
-        return f"when all rows have been read, {kept / TEXT:.0%} of the bytes of their text are held: keep no row."
+        what = "keep no row, nor anything else that grows with the file"
+        return f"when all rows have been read, {kept // 1000} kB are held: {what}."
     if row_is_kept:
         return "the string of row 17 is kept somewhere after it has been read: keep no row."
     fault = difference_told(got, [MANY[number] for number in asked], f"dataset.__getitems__({asked})")
     return fault or _fault_of_order(asked, reads) or _fault_of_bytes(asked, reads, at_once)
+
+
+def _with_one_row_read(dataset: Any) -> Any:
+    _ = dataset[0], dataset.__getitems__([0])
+    return dataset
 
 
 def _fault_of_order(asked: Sequence[int], reads: Sequence[tuple[int | None, int]]) -> str:
@@ -129,20 +135,22 @@ def _fault_of_order(asked: Sequence[int], reads: Sequence[tuple[int | None, int]
 
 
 def _fault_of_one_row(dataset: Any, watch: FileWatch) -> str:
-    """Say whether one row takes more than two bounds, its own bytes and a page around them."""
+    """Say whether one row takes more than two bounds, its own bytes and a page around them, and each time."""
     own = len(MANY[17])
     most = own + 1 + PAGE  # and its newline
     dataset[0]
     watch.clear()
     _, _, at_once = held_and_most(lambda: dataset[17])
     read = sum(size for _, size in watch.reads)
-    if most < read < TEXT / 8:
+    if read > most:
         return f"for row 17, which has {own} bytes, you read {read}: the bounds say how many."
-    if at_once > TEXT / 8 and read <= most:
-        return (
-            f"for row 17, which has {own} bytes, {at_once} are in memory at a time: look up its two bounds, and copy "
-            "nothing that grows with the file."
-        )
+    if at_once > TEXT / 8:
+        only = "take its two bounds and its own bytes only"
+        return f"for row 17, which has {own} bytes, {at_once} are in memory at a time: {only}."
+    watch.clear()
+    dataset[17]
+    if read and not watch.reads:
+        return "row 17, asked for a second time, is not read again: keep no row."
     return ""
 
 
@@ -272,11 +280,11 @@ def _fault_of_bytes(asked: Sequence[int], reads: Sequence[tuple[int | None, int]
     read = sum(size for _, size in reads)
     own = sum(len(MANY[number]) for number in {*asked})
     most = own + PAGE * len({*asked})
-    around = "read its rows, and not what lies around them"
+    case = f"for the batch {asked}, whose rows have {own} bytes"
     if read > most:
-        return f"for the batch {asked}, whose rows have {own} bytes, you read {read} bytes: {around}."
+        return f"{case}, you read {read} bytes: read its rows, and not what lies around them."
     if at_once > most:
-        return f"for the batch {asked}, whose rows have {own} bytes, {at_once} are in memory: {around}."
+        return f"{case}, {at_once} are in memory at a time: take their bounds and their own bytes only."
     return ""
 
 

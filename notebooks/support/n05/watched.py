@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 from unittest import mock
 
@@ -105,25 +105,32 @@ class _WatchedFile:
     readinto1 = readinto
 
     def _told(self, text: Any) -> Any:
-        if not (self._far and isinstance(text, bytes) and text):
-            return text
-        self._beyond += self._far
-        told = FarBytes(text)
-        told.more = self._far
+        told = _longer(text, self._far)
+        self._beyond += len(told) - len(text)
         return told
+
+
+def _is_open_at(number: int, target: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.fstat(number), target)
+    except OSError:
+        return False
+
+
+def _longer(text: Any, more: int) -> Any:
+    """Return bytes that say that they are `more` longer; none, or what is no bytes, as they are."""
+    if not (more and isinstance(text, bytes) and text):
+        return text
+    told = FarBytes(text)
+    told.more = more
+    return told
 
 
 @contextmanager
 def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
     """Note what is done to a file of this path. answers: where names imported from os or io are found, too."""
     watch = FileWatch()
-    target = os.stat(path)
-
-    def is_it(number: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(number), target)
-        except OSError:
-            return False
+    is_it = partial(_is_open_at, target=os.stat(path))
 
     def opening(call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
@@ -139,9 +146,12 @@ def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
     def noting(call: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
         @wraps(call)
         def noted(number: int, *arguments: Any) -> Any:
-            if is_it(number):
-                note(*arguments)
-            return call(number, *arguments)
+            if not is_it(number):
+                return call(number, *arguments)
+            note(*arguments)
+            if far and note is read_at:  # where the file that is said to be so long has it
+                arguments = (arguments[0], arguments[1] % far)
+            return _longer(call(number, *arguments), far)
 
         return noted
 

@@ -21,7 +21,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "the strings that were asked for are kept": (
         "packed",
-        "bytes are kept for each row, text",
+        "packed[17] is a string that is kept somewhere",
         (
             "encoded = [",
             "self.cache = {}; encoded = [",
@@ -48,7 +48,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "an array of strings": (
         "packed",
-        "self.data is not the UTF-8 text",
+        "self.data has the type object, not uint8",
         (
             'np.frombuffer(b"".join(encoded), np.uint8)',
             "np.array(rows, object)",
@@ -81,7 +81,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "the text in memory": (
         "file",
-        "a copy of the bounds, or the text",
+        "kB are held: keep `bounds` as it is",
         (
             "os.open(path, os.O_RDONLY)",
             "open(path, 'rb').read()",
@@ -89,10 +89,10 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
             "self.file[begin : end - 1]",
         ),
     ),
-    "a list of the bounds": ("file", "a copy of the bounds, or the text", ("= bounds,", "= bounds.tolist(),")),
+    "a list of the bounds": ("file", "kB are held: keep `bounds` as it is", ("= bounds,", "= bounds.tolist(),")),
     "a cache of rows": (
         "file",
-        "of the bytes of their text are held",
+        "are held: keep no row, nor anything else that grows with the file",
         (
             "self.bounds, self.file =",
             "self.cache = {}; self.bounds, self.file =",
@@ -104,7 +104,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "a cache of batches": (
         "file",
-        "of the bytes of their text are held",
+        "are held: keep no row, nor anything else that grows with the file",
         (
             "self.bounds, self.file =",
             "self.cache = {}; self.bounds, self.file =",
@@ -279,10 +279,22 @@ def test_famous_wrong_guesses_are_told_where_they_come_from():
     assert "one sixteenth" in checks.guess_copied_percent(6, 500_000).message
     assert "(a few pages too many" in checks.guess_copied_percent(98, 500_000).message
     assert "workers that share it" in checks.guess_peak_megabytes(208, 1_000_000).message
-    assert "as if training waited" in checks.guess_saved_hours(5.69).message
-    assert "one reading less" not in checks.guess_saved_hours(6.65).message
+    for spared in (5.69, 6.7, 6.79, 6.8, 6.9, 6.94):
+        assert "(reading that is spared, as if training waited" in checks.guess_saved_hours(spared).message
+    assert "at 250 MB a second" in checks.guess_cold_hours(70 / 3600).message
+    assert "at 250 MB a second" in checks.guess_cold_hours(0.02).message
     assert "that is it" in checks.guess_saved_hours(0).message
     assert "both were given one seed" in checks.guess_crops("different").message
+
+
+def test_a_number_near_a_famous_one_is_not_taken_for_it():
+    for hit in (97, 98):
+        assert "that is it" in checks.guess_copied_percent(hit, 500_000).message
+    assert "every page" in checks.guess_copied_percent(100, 500_000).message
+    assert "every page" not in checks.guess_copied_percent(99, 500_000).message
+    assert "another unit" not in checks.guess_copied_percent(1, 500_000).message
+    for megabytes in (43, 51, 53):
+        assert "the file" not in checks.guess_list_megabytes(megabytes, 1_000_000).message
 
 
 def test_other_right_ways_to_find_the_bounds_are_accepted():

@@ -24,6 +24,23 @@ class Packed:
         return bytes(self.data[self.offsets[i] : self.offsets[i + 1]]).decode()
 
 
+class PackedIntoBytes(Packed):
+    def __init__(self, rows):
+        encoded = [row.encode() for row in rows]
+        self.offsets = np.cumsum([0, *map(len, encoded)])
+        data = bytearray(int(self.offsets[-1]))
+        for begin, row in zip(self.offsets, encoded, strict=False):
+            data[begin : begin + len(row)] = row
+        self.data = np.frombuffer(data, np.uint8)
+
+
+class PackedFromTheEnd(Packed):
+    def __init__(self, rows):
+        encoded = [row.encode() for row in rows]
+        self.data = np.frombuffer(b"".join(encoded), np.uint8)
+        self.offsets = len(self.data) - np.cumsum([0, *map(len, encoded[::-1])])[::-1]
+
+
 class PackedAsItGrows(Packed):
     def __init__(self, rows):
         data = bytearray()
@@ -108,6 +125,38 @@ def index_into_a_buffer(path, block=1 << 20):
         while count := file.readinto(buffer):
             found.append(place + 1 + newlines(memoryview(buffer)[:count]))
             place += count
+    return np.concatenate(found)
+
+
+def index_into_new_buffers(path, block=1 << 20):
+    found = []
+    place = 0
+    with open(path, "rb") as file:
+        while count := file.readinto(buffer := np.empty(block, np.uint8)):
+            found.append(place + 1 + np.flatnonzero(buffer[:count] == 10))
+            place += count
+    return np.concatenate(found)
+
+
+def index_by_masks(path, block=1 << 20):
+    found = []
+    place = 0
+    with open(path, "rb") as file:
+        while text := file.read(block):
+            mask = np.zeros(len(text), bool)
+            mask[newlines(text)] = True
+            found.append(place + 1 + np.flatnonzero(mask))
+            place += len(text)
+    return np.concatenate(found)
+
+
+def index_back_from_the_end_of_a_block(path, block=1 << 20):
+    found = []
+    place = 0
+    with open(path, "rb") as file:
+        while text := file.read(block):
+            place += len(text)
+            found.append(place - np.frombuffer(text, np.uint8).size + newlines(text) + 1)
     return np.concatenate(found)
 
 
@@ -291,13 +340,22 @@ def skips_empty_parts(dataset, epoch, **options):
 ANSWERS = {
     checks.check_rank_dataset: (InTheFilesOrder, ShortPlaces),
     checks.check_epoch: (with_a_name, one_ahead, skips_empty_parts),
-    checks.check_packed: (PackedAsItGrows, PackedFromOneString, PackedIntoItsPlace),
+    checks.check_packed: (
+        PackedAsItGrows,
+        PackedFromOneString,
+        PackedFromTheEnd,
+        PackedIntoBytes,
+        PackedIntoItsPlace,
+    ),
     checks.check_index: (
         index_by_find,
         index_by_places,
         index_by_generator,
         index_by_map,
         index_into_a_buffer,
+        index_into_new_buffers,
+        index_by_masks,
+        index_back_from_the_end_of_a_block,
         index_by_tell,
         index_by_numpy,
         index_by_blocks_a_byte_short,

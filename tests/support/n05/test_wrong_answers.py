@@ -8,6 +8,16 @@ from support.n05 import checks, trials
 INIT = "self.bounds, self.file = bounds, os.open(path, os.O_RDONLY)"
 PREAD = "return os.pread(self.file, end - 1 - begin, begin).decode()"
 READ = "text = os.read({0}, end - 1 - begin); os.lseek({0}, old, 0); return text.decode()"
+BY_NUMBER = (
+    'with open(path, "rb") as file:',
+    "with open(path, 'rb', buffering=0) as opened:\n        file = opened.fileno()",
+)
+NARROW = (
+    "place + newlines + 1",
+    "(place + newlines + 1).astype(np.int32)",
+    "np.concatenate(bounds)",
+    "np.concatenate(bounds).astype(np.int64)",
+)
 ANSWERS = {  # the exercise, what is said, (old, new, …)
     "the caller's rows are cleared": (
         "packed",
@@ -19,6 +29,73 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "after other rows were packed, too",
         ("self.data =", "type(self).data =", "self.offsets =", "type(self).offsets ="),
     ),
+    "all offsets for one row": (
+        "packed",
+        "take its two offsets and its own bytes only",
+        ("self.offsets[i] : self.offsets[i + 1]", "slice(*self.offsets.tolist()[i : i + 2])"),
+    ),
+    "bytes in 64 bits": ("packed", "the type int64, not uint8", ("np.uint8)", "np.uint8).astype(np.int64)")),
+    "no bytes, in floats": (
+        "packed",
+        "of no rows, self.data has the type float64, not uint8",
+        ('b"".join(encoded), np.uint8)', 'b"".join(encoded), np.uint8) if rows else np.array([])'),
+    ),
+    "lengths in a third array": (
+        "packed",
+        "15.0 bytes are kept for each row, text and offset need 11",
+        (
+            "        self.offsets =",
+            "        self.lengths = np.array([*map(len, encoded)], np.int32)\n        self.offsets =",
+        ),
+    ),
+    "a column of bounds": (
+        "index",
+        "has the shape (6, 1), not (6,)",
+        ("np.flatnonzero", "np.argwhere"),
+    ),
+    "places of os.read in 32 bits": (
+        "index",
+        "it went through a number that is too small",
+        (*BY_NUMBER, "file.read(block)", "os.read(file, block)", *NARROW),
+    ),
+    "places of os.pread in 32 bits": (
+        "index",
+        "it went through a number that is too small",
+        (*BY_NUMBER, "file.read(block)", "os.pread(file, block, place)", *NARROW),
+    ),
+    "much for one row, and batches as they should be": (
+        "file",
+        "for row 17, which has 27 bytes, you read 65563: the bounds say how many.",
+        (
+            PREAD,
+            "return os.pread(self.file, 65_536 + end - 1 - begin, begin)[: end - 1 - begin].decode()\n\n"
+            "    def one(self, index):\n"
+            "        begin, end = int(self.bounds[index]), int(self.bounds[index + 1])\n        " + PREAD,
+            "self[index] for index in sorted",
+            "self.one(index) for index in sorted",
+        ),
+    ),
+    "the bytes of a few rows are kept": (
+        "file",
+        "row 17, asked for a second time, is not read again",
+        (
+            "    def __getitem__",
+            "    import functools\n\n    @functools.lru_cache\n    def kept(self, begin, size):\n"
+            "        return os.pread(self.file, size, begin)\n\n    def __getitem__",
+            PREAD,
+            "return self.kept(begin, end - 1 - begin).decode()",
+        ),
+    ),
+    "lengths are kept with the first row": (
+        "file",
+        "24 kB are held: keep `bounds` as it is",
+        (PREAD, "self.sizes = np.diff(self.bounds) if index == 0 else self.sizes\n        " + PREAD),
+    ),
+    "all lengths for a batch": (
+        "file",
+        "are in memory at a time: take their bounds and their own bytes only",
+        ("        rows = {", "        sizes = np.diff(self.bounds)\n        rows = {"),
+    ),
     "no rows, in floats": (
         "packed",
         "of no rows, self.offsets has the type float64",
@@ -28,7 +105,7 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     "bytes with a sign": ("packed", "the type int8, not uint8", ("np.uint8)", "np.int8)")),
     "all text for one row": (
         "packed",
-        "copy its own bytes only",
+        "take its two offsets and its own bytes only",
         (
             "self.data[self.offsets[i] : self.offsets[i + 1]].tobytes()",
             "self.data.tobytes()[self.offsets[i] : self.offsets[i + 1]]",
@@ -63,11 +140,6 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             INIT,
             "self.path = path; " + INIT,
         ),
-    ),
-    "sixteen rows are kept": (
-        "file",
-        "is kept somewhere",
-        ("    def __getitem__", "    import functools\n\n    @functools.lru_cache(16)\n    def __getitem__"),
     ),
     "opened for each row, beside a file that is kept": (
         "file",
@@ -117,7 +189,7 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     ),
     "the bounds as a list, each time": (
         "file",
-        "copy nothing that grows with the file",
+        "take its two bounds and its own bytes only",
         (
             "begin, end = int(self.bounds[index]), int(self.bounds[index + 1])",
             "begin, end = self.bounds.tolist()[index : index + 2]",
@@ -220,7 +292,7 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     ),
     "what lies behind each row, too": (
         "file",
-        "you read 80100 bytes: read its rows, and not what lies around them.",
+        "for row 17, which has 27 bytes, you read 20027: the bounds say how many.",
         (
             "os.pread(self.file, end - 1 - begin, begin)",
             "os.pread(self.file, 20_000 + end - 1 - begin, begin)[: end - 1 - begin]",

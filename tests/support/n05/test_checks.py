@@ -225,7 +225,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
         "in a load 2 requests sweep the file 2 times",
         (
             f"MyPacked(self.source.__getitems__({ID}))",
-            f"MyPacked([row for part in (np.array_split({ID}, 2) if len({ID}) > 1000 else [{ID}]) "
+            f"MyPacked([row for part in np.split({ID}, range(1000, len({ID}), 1000)) "
             "for row in self.source.__getitems__(part)])",
         ),
     ),

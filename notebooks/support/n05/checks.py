@@ -250,7 +250,7 @@ check_rank_dataset = Exercise(
                 "np.arange(begin, end)",
                 "np.arange(mini_epoch, turns, self.mini_epochs)",
             ),
-            "The items come in the order of the epoch: what sorts is the source, not ids.": (
+            "The items come in the order of the epoch.": (
                 "return Permutation",
                 "return np.sort(Permutation",
                 "places % size]",
@@ -309,7 +309,7 @@ check_epoch = Exercise(
                 "yield from DataLoader(dataset, **options)",
                 "yield from loader",
             ),
-            "The rows of every epoch but this one: load gets the epoch, too.": (
+            "Those are the rows of epoch 0: load gets the epoch, too.": (
                 "dataset.load(epoch, mini_epoch)",
                 "dataset.load(0, mini_epoch)",
             ),

@@ -116,7 +116,7 @@ def _fault_of_refusals(new: Callable[[], Any], server: _Counted) -> str:
     for _ in range(_TRIES):
         server.connected.clear()
         dataset = new()
-        fault = _fault_of_complaints(dataset) or _fault_of_statuses(dataset, server)
+        fault = _fault_of_complaints(dataset, server) or _fault_of_statuses(dataset, server)
         if not fault and len(server.connected) > 1:
             fault = f"where the server has refused something, you connect anew: {len(server.connected)} connections."
         if not fault:
@@ -124,7 +124,7 @@ def _fault_of_refusals(new: Callable[[], Any], server: _Counted) -> str:
     return fault
 
 
-def _fault_of_complaints(dataset: Any) -> str:
+def _fault_of_complaints(dataset: Any, server: _Counted) -> str:
     """Say whether a status of 404 and one of 413 are raised and told apart, and the connection can still be used."""
     beyond = len(ROWS)
     for indices in ([beyond], [0, beyond]):
@@ -140,6 +140,7 @@ def _fault_of_complaints(dataset: Any) -> str:
         except Exception as error:
             return f"{there} raises {type(error).__name__}, not an IndexError."
     many = "one request for 65,537 rows is answered with the status 413, and you"
+    server.requests.clear()
     try:
         got = dataset.__getitems__([0] * 65_537)
     except IndexError:
@@ -151,6 +152,9 @@ def _fault_of_complaints(dataset: Any) -> str:
     else:
         if not isinstance(got, list) or len(got) != 65_537:
             return f"{many} return {got!r}."
+        sent = server.requests.count("POST /rows")
+        if sent != 1:
+            return f"for a batch of 65,537 rows the server had {sent} requests: send one POST /rows."
     try:
         dataset[0]
     except http.client.HTTPException as error:
@@ -169,19 +173,25 @@ _REFUSALS = (
 
 
 def _fault_of_statuses(dataset: Any, server: _Counted) -> str:
-    """Refuse a row and a batch with each of several statuses: what is raised, and how often is it asked for?"""
-    for (status, kind), batch in product(_REFUSALS, ([], [3, 1])):
-        what = f"a batch of {len(batch)} rows" if batch else "a row"
+    """Refuse a row, a batch and the length with each of several statuses: what is raised, how often is it asked for?"""
+    asks: dict[str, Callable[[], Any]] = {
+        "a row": lambda: dataset[3],
+        "a batch of 2 rows": lambda: dataset.__getitems__([3, 1]),
+        "the length": lambda: len(dataset),
+    }
+    for (status, kind), what in product(_REFUSALS, asks):
         case = f"{what} is answered with the status {status} and the error {kind}, and you"
         server.requests.clear()
         server.refusal = status, kind
         raised: type[BaseException] | None = None
         try:
-            got = dataset.__getitems__(batch) if batch else dataset[3]
+            got = asks[what]()
         except Exception as error:
             raised = type(error)
         finally:
             server.refusal = None
+        if what == "the length" and not server.requests:
+            continue  # it is kept
         if raised is None:
             return f"{case} return {got!r}: every status but 200 must raise."
         if issubclass(raised, StopIteration) or issubclass(raised, IndexError) != (status == 404):
@@ -194,7 +204,7 @@ def _fault_of_statuses(dataset: Any, server: _Counted) -> str:
 def _fault_of_connections(dataset: Any, server: _Counted) -> str:
     connected = server.connected
     if len(connected) > 1:
-        return f"for {len(server.asked)} requests you connected {len(connected)} times."
+        return f"for {len(server.requests)} requests you connected {len(connected)} times."
     loader: Any = DataLoader(dataset, batch_size=2, num_workers=1, multiprocessing_context="fork", timeout=20)
     fault = difference_told([row for batch in loader for row in batch], ROWS, "what a forked worker reads")
     if fault or len(connected) == 2:

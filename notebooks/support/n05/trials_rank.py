@@ -21,7 +21,7 @@ from support.kit.raised import in_case
 from support.kit.values import kind_of
 from support.n05.runs import held_and_most, written
 from support.n05.solved import MyRankDataset
-from support.n05.trials import MANY, TEXT, difference_told
+from support.n05.trials import MANY, TEXT, all_read, difference_told
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Source:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[str]:
+        len(indices)  # a list or an array has one; what can be gone through once only gives no rows elsewhere
         ids = [int(index) for index in indices]
         if ids:
             self.asked.append(_Request(min(ids), max(ids), len(ids), tuple(ids if len(ids) < 100 else ())))
@@ -76,10 +77,10 @@ WORTH_A_REQUEST = 1000
 def _fault_of_requests(asked: Sequence[_Request]) -> str:
     """Say whether rows came in more requests than they are worth, or not front to back."""
     count = sum(request.count for request in asked)
-    if len(asked) > 1 + count // WORTH_A_REQUEST:
+    if any(request.count < WORTH_A_REQUEST for request in asked[:-1]):
         return (
             f"for {count:,} rows the source was asked {len(asked):,} times: it can read rows together only if it is "
-            "asked for them together"
+            f"asked for all of them, or for {WORTH_A_REQUEST:,} at a time"
         )
     back = sum(after.lowest < before.highest for before, after in pairwise(asked))
     if back:
@@ -128,11 +129,12 @@ def _fault_of_part(make: Any, meta_file: MetaFile, job: tuple[int, int, int], ep
     """Compare one mini-epoch of a rank with lib's; job: ranks, rank, mini-epochs."""
     world, rank, parts = job
     size = len(meta_file)
+    rows = [f" {row}é犬 " for row in MANY[:size]]
     seed = 1_000_003 if size == 26 else 0
     theirs = RankDataset(meta_file, world, rank, mini_epochs=parts, seed=seed)
     theirs.set_epoch(epoch)
     wanted = [int(number) for block in theirs.ids(part) for number in block]
-    source = Source(MANY[:size])
+    source = Source(rows)
     case = f"N, W, E = {size}, {world}, {parts}; seed {seed}, rank {rank}, epoch {epoch}, part {part}"
     with in_case(case):
         dataset = make(source, world, rank, parts, seed)
@@ -147,22 +149,27 @@ def _fault_of_part(make: Any, meta_file: MetaFile, job: tuple[int, int, int], ep
         dataset.load(1, parts - 1)  # never empty
         source.asked.clear()
         dataset.load(epoch, part)
-        fault = difference_told(len(dataset), len(wanted), f"{case}: len")
+        fault = _fault_of_requests(source.asked)
         if fault:
-            return fault
-        got = [int(dataset[number].split()[1]) for number in range(len(wanted))]
-    fault = difference_told(got, wanted, f"{case}: the numbers of the items")
-    if fault:
-        return fault
-    fault = _fault_of_requests(source.asked)
-    if fault:
-        return f"{case}: {fault}."
-    asked = sorted({id for request in source.asked for id in request.ids})
-    new = sorted(set(wanted))
-    if asked != new:
-        fewer = ": none may be left from before" * (set(asked) < set(new))
-        return f"{case}: load read the rows {asked}, not {new}{fewer}."
-    return ""
+            return f"{case}: {fault}."
+        asked = sorted({id for request in source.asked for id in request.ids})
+        new = sorted(set(wanted))
+        if asked != new:
+            fewer = ": none may be left from before" * (set() < set(asked) < set(new))
+            return f"{case}: load read the rows {asked}, not {new}{fewer}."
+        fault = difference_told(len(dataset), len(wanted), f"{case}: len")
+        return fault or _fault_of_items(dataset, rows, wanted, case)
+
+
+def _fault_of_items(dataset: Any, rows: Sequence[str], wanted: Sequence[int], case: str) -> str:
+    """Compare items with the rows of these numbers: by number if each is a row, otherwise the first that is none."""
+    got = [dataset[place] for place in range(len(wanted))]
+    if all(isinstance(item, str) and item in rows for item in got):
+        return difference_told(
+            [rows.index(item) for item in got], wanted, f"{case}: the numbers of the items"
+        )
+    place = next(place for place, number in enumerate(wanted) if got[place] != rows[number])
+    return difference_told(got[place], rows[wanted[place]], f"{case}: item {place}")
 
 
 def _fault_of_sequence(make: Any) -> str:
@@ -176,6 +183,7 @@ def _fault_of_sequence(make: Any) -> str:
         dataset = make(Source(MANY[:size]), world, rank, parts, 3)
         truth = MyRankDataset(MANY[:size], world, rank, parts, 3)
         before = ""
+        held: list[int] | None = None  # the rows of the last load
         for _ in range(12):
             epoch = generator.choice((0, 1, 2, 9))
             part = generator.randrange(parts)
@@ -183,12 +191,15 @@ def _fault_of_sequence(make: Any) -> str:
             case = f"N, W, E = {size}, {world}, {parts}; seed 3, rank {rank}{before}"
             wanted = truth.ids(epoch, part).tolist()
             with in_case(f"{case}: {call}"):
+                fault = ""
                 if call.startswith("ids"):
-                    got = dataset.ids(epoch, part).tolist()
+                    fault = difference_told(dataset.ids(epoch, part).tolist(), wanted, f"{case}: {call}")
                 else:
                     dataset.load(epoch, part)
+                    held = wanted
+                if held is not None and not fault:
                     got = [int(dataset[number].split()[1]) for number in range(len(dataset))]
-            fault = difference_told(got, wanted, f"{case}: {call}")
+                    fault = difference_told(got, held, f"{case}: {call}, and then the numbers of the items")
             if fault:
                 return fault
             before = f", after {call} of the same dataset"
@@ -198,31 +209,35 @@ def _fault_of_sequence(make: Any) -> str:
 class _Failing(Source):
     """Rows that can't be read while it fails."""
 
-    fails = False
+    fails: type[Exception] | None = None
 
     def __getitems__(self, indices: Sequence[int]) -> list[str]:
         if self.fails:
-            raise OSError("rows that cannot be read")
+            raise self.fails("rows that cannot be read")
         return super().__getitems__(indices)
 
 
 def _fault_of_failed_load(make: Any) -> str:
     """Let load(0, 1) fail after load(0, 0): its error must come out, and either load brings its rows afterwards."""
-    return _fault_after_failed_load(make, 0) or _fault_after_failed_load(make, 1)
+    for kind, part in product((OSError, ValueError, RuntimeError, IndexError), (0, 1)):
+        fault = _fault_after_failed_load(make, kind, part)
+        if fault:
+            return fault
+    return ""
 
 
-def _fault_after_failed_load(make: Any, part: int) -> str:
+def _fault_after_failed_load(make: Any, kind: type[Exception], part: int) -> str:
     source = _Failing(MANY[:24])
     wanted = MyRankDataset(MANY[:24], 4, 1, 2).ids(0, part).tolist()
     case = f"load(0, {part}) after a load in which the source failed"
     with in_case(case):
         dataset = make(source, 4, 1, 2)
         dataset.load(0, 0)
-        source.fails = True
+        source.fails = kind
         try:
             dataset.load(0, 1)
         except Exception:  # the source's, or what the answer makes of it
-            source.fails = False
+            source.fails = None
         if source.fails:
             return "an error of the source is lost: load returns without the rows of its mini-epoch."
         dataset.load(0, part)
@@ -301,7 +316,11 @@ def _fault_of_far_rows(make: Any) -> str:
 
 
 def _fault_of_kept_rows(make: Any) -> str:
-    source = Source(MANY)
+    second = MyRankDataset(MANY, 1, 0, 2).ids(0, 1).tolist()
+    rows = [*MANY]
+    rows[second[0]] += "." * 3000  # much longer than all others: who makes them as wide keeps more
+    text = sum(len(rows[number]) for number in second) / len(second)
+    source = Source(rows)
     case = f"for {len(MANY)} rows, one rank and 2 mini-epochs"
     first_of_second = 0
 
@@ -312,7 +331,7 @@ def _fault_of_kept_rows(make: Any) -> str:
         first_of_second = len(source.memory)
         source.asked.clear()
         dataset.load(0, 1)
-        return dataset
+        return all_read(dataset)
 
     with in_case(case):
         loaded()  # what is imported or made once only is kept for no row
@@ -323,9 +342,9 @@ def _fault_of_kept_rows(make: Any) -> str:
     fault = _fault_of_requests(source.asked)
     if fault:
         return f"{case}, in a load {fault}."
-    each = kept / (len(MANY) // 2)
-    if each > TEXT / len(MANY) + 22:
-        most = f"{each:.0f} bytes are kept for each row: text and offset need {TEXT / len(MANY) + 8:.0f}"
+    each = kept / len(second)
+    if each > text + 22:
+        most = f"{each:.0f} bytes are kept for each row: text and offset need {text + 8:.0f}"
         return f"{most}, and an array that says which item is where takes 8 more."
     if source.memory[first_of_second] - source.memory[0] > TEXT / 4:
         return "while the rows of a mini-epoch are read, those of the one before are still in memory."

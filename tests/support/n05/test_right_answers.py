@@ -337,9 +337,16 @@ def skips_empty_parts(dataset, epoch, **options):
             yield from DataLoader(dataset, **options)
 
 
+def says_where(dataset, epoch, **options):
+    try:
+        yield from with_a_name(dataset, epoch, **options)
+    except Exception as error:
+        raise RuntimeError(f"in epoch {epoch}") from error
+
+
 ANSWERS = {
     checks.check_rank_dataset: (InTheFilesOrder, ShortPlaces),
-    checks.check_epoch: (with_a_name, one_ahead, skips_empty_parts),
+    checks.check_epoch: (with_a_name, one_ahead, skips_empty_parts, says_where),
     checks.check_packed: (
         PackedAsItGrows,
         PackedFromOneString,

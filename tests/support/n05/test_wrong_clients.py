@@ -155,7 +155,7 @@ ANSWERS = {  # what is said, (old, new, …)
         ),
     ),
     "halved where it is too much": (
-        "you ask 2 times",
+        "for a batch of 65,537 rows the server had 3 requests",
         (
             'return self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))',
             "try: return self.ask('POST', '/rows', json.dumps([*indices]))\n"
@@ -164,6 +164,25 @@ ANSWERS = {  # what is said, (old, new, …)
             "            half = len(indices) // 2\n"
             "            return self.__getitems__(indices[:half]) + self.__getitems__(indices[half:])",
         ),
+    ),
+    "256 rows a request": (
+        "for a batch of 65,537 rows the server had 257 requests",
+        (
+            'return self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))',
+            "return [row for k in range(0, len(indices), 256) "
+            'for row in self.ask("POST", "/rows", json.dumps(indices[k : k + 256]))]',
+        ),
+    ),
+    "a length of nothing where the server refuses": (
+        "the length is answered with the status 202 and the error OSError, and you return 0",
+        (
+            'return self.ask("GET", "/len")',
+            "try: return self.ask('GET', '/len')\n        except Exception: return 0",
+        ),
+    ),
+    "a connection for each request": (
+        "for 8 requests you connected 8 times",
+        ("self.owner != os.getpid()", "True"),
     ),
     "the last answer is kept": (
         "is kept somewhere",

@@ -176,7 +176,7 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             DEAL,
             "known = ('batch_size', 'num_workers', 'persistent_workers', 'collate_fn', "
             "'multiprocessing_context', 'timeout', "
-            "'drop_last', 'shuffle', 'generator')\n"
+            "'drop_last', 'shuffle', 'generator', 'sampler', 'worker_init_fn')\n"
             "        yield from DataLoader(dataset, **{k: options[k] for k in known if k in options})",
         ),
     ),
@@ -294,7 +294,7 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     ),
     "the batches of a load in a list": (
         "epoch",
-        "batches that wait are a second copy of their rows",
+        "what waits is a second copy of its rows",
         (DEAL, "yield from list(DataLoader(dataset, **options))"),
     ),
     "all loaders are kept": (

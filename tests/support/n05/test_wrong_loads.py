@@ -1,0 +1,183 @@
+"""Datasets of a rank and loops over loaders that keep all of the contract but one clause, and what each is told."""
+
+import pytest
+
+from support.kit.mistakes import famous
+from support.n05 import checks
+
+LOOP = "    for mini_epoch in range(dataset.mini_epochs):\n"
+LOAD = "dataset.load(epoch, mini_epoch)"
+DEAL = "yield from DataLoader(dataset, **options)"
+SKIP = "        if not len(dataset):\n            continue  # a loader that shuffles refuses an empty dataset\n"
+IDS = "self.ids(epoch, mini_epoch)"
+READ = f"self.source.__getitems__({IDS})"
+PACK = f"MyPacked({READ})"
+IN_PARTS = """
+    def in_parts(self, ids):
+        order = np.argsort(ids, kind="stable")
+        back = np.argsort(order, kind="stable")
+        parts = np.split(order, range(800, len(order), 800))
+        rows = [row for part in parts for row in self.source.__getitems__(ids[part])]
+        return MyPacked([rows[place] for place in back])
+
+    def __len__"""
+ANSWERS = {  # the exercise, what is said, (old, new, …)
+    "items are bytes": ("rank_dataset", "item 0 should be", ("return self.rows[i]", "return self.rows[i].encode()")),
+    "items without the spaces at their ends": (
+        "rank_dataset",
+        "item 0 should be",
+        ("return self.rows[i]", "return self.rows[i].strip()"),
+    ),
+    "rows packed by their letters": (
+        "rank_dataset",
+        "item 0 should be",
+        (
+            f"        self.rows = {PACK}",
+            f"        rows = {READ}\n        self.rows = MyPacked(rows)\n"
+            "        self.rows.offsets = np.cumsum([0, *map(len, rows)])",
+            "return self.rows[i]",
+            "part = self.rows.data[self.rows.offsets[i] : self.rows.offsets[i + 1]]\n"
+            "        return part.tobytes().decode(errors='replace')",
+        ),
+    ),
+    "the length is that of the ids asked for last": (
+        "rank_dataset",
+        "the numbers of the items",
+        (
+            "return Permutation(size, seed=self.seed, epoch=epoch)[places % size]",
+            "self.mine = Permutation(size, seed=self.seed, epoch=epoch)[places % size]\n        return self.mine",
+            "return len(self.rows)",
+            "return min(len(self.rows), len(self.mine))",
+        ),
+    ),
+    "rows as wide as the longest": (
+        "rank_dataset",
+        "bytes are kept for each row",
+        (
+            PACK,
+            f"np.array([row.encode() for row in {READ}], 'S')",
+            "return self.rows[i]",
+            "return self.rows[i].decode()",
+        ),
+    ),
+    "what can be gone through once is asked for": (
+        "rank_dataset",
+        "object of type 'map' has no len() (in load",
+        (READ, f"self.source.__getitems__(map(int, {IDS}))"),
+    ),
+    "each item that was read is kept": (
+        "rank_dataset",
+        "bytes are kept for each row",
+        (
+            "        self.rows = None\n",
+            "        self.rows = None\n        self.kept = {}\n",
+            "return self.rows[i]",
+            "return self.kept.setdefault(i, self.rows[i])",
+        ),
+    ),
+    "800 at a time": (
+        "rank_dataset",
+        "for 1,500 rows the source was asked 2 times",
+        (PACK, f"self.in_parts({IDS})", "\n    def __len__", IN_PARTS),
+    ),
+    "most errors of the source are lost": (
+        "rank_dataset",
+        "an error of the source is lost",
+        (
+            f"        self.rows = {PACK}",
+            f"        try: self.rows = {PACK}\n"
+            "        except (IndexError, ValueError, RuntimeError): self.rows = MyPacked([])",
+        ),
+    ),
+    "a sampler of the caller's does not reach the loader": (
+        "epoch",
+        "'sampler': [1, 0]",
+        (DEAL, f"options.pop('sampler', None); {DEAL}"),
+    ),
+    "what the caller's workers begin with does not reach the loader": (
+        "epoch",
+        "it is [['row 00015', 'row 00024', 'by worker'",
+        (DEAL, f"options.pop('worker_init_fn', None); {DEAL}"),
+    ),
+    "torch is seeded where it shuffles": (
+        "epoch",
+        "torch's global random generator is set to a seed",
+        (LOOP, f"    import torch\n    if options.get('shuffle'): torch.manual_seed(epoch)\n{LOOP}"),
+    ),
+    "one mini-epoch is dealt twice": (
+        "epoch",
+        "for 24 rows, 2 ranks, mini_epochs = 1, epoch 0: there is a batch too many",
+        (DEAL, f"{DEAL}\n        if dataset.mini_epochs == 1: {DEAL}"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
+    exercise, said, changes = ANSWERS[name]
+    check = getattr(checks, f"check_{exercise}")
+    verdict = check(famous(check.reference, {name: changes})[name])
+    assert verdict.status == "wrong", verdict
+    assert said in verdict.message, verdict
+
+
+NOT_TRUE = {  # the exercise, what is not true of the answer, (old, new, …)
+    "the first rows of the file are loaded": (
+        "rank_dataset",
+        "Item i is the i-th row in memory",
+        (READ, f"self.source.__getitems__(np.arange(len({IDS})))"),
+    ),
+    "ids run backwards": ("rank_dataset", "sorts", ("[places % size]", "[places % size][::-1]")),
+    "nothing is read in load": (
+        "rank_dataset",
+        "none may be left from before",
+        (
+            f"        self.rows = None\n        self.rows = {PACK}",
+            "        self.last = epoch, mini_epoch",
+            "return self.rows[i]",
+            "return self.source.__getitems__([self.ids(*self.last)[i]])[0]",
+            "return len(self.rows)",
+            "return len(self.ids(*self.last))",
+        ),
+    ),
+    "what load returns is dealt": (
+        "epoch",
+        "othing was loaded",
+        (f"        {LOAD}\n{SKIP}", f"        rows = {LOAD}\n", DEAL, DEAL.replace("dataset", "rows")),
+    ),
+    "a generator is dealt": (
+        "epoch",
+        "othing was loaded",
+        (DEAL, DEAL.replace("dataset", "(dataset[i] for i in range(len(dataset)))")),
+    ),
+    "mini-epochs are counted": (
+        "epoch",
+        "othing was loaded",
+        ("(dataset.mini_epochs)", "(len(dataset.mini_epochs))"),
+    ),
+    "a list of rows is dealt": (
+        "epoch",
+        "batches that wait",
+        (DEAL, DEAL.replace("dataset", "[dataset[i] for i in range(len(dataset))]")),
+    ),
+    "it ends with an error": (
+        "epoch",
+        "goes on",
+        (DEAL, f"try: {DEAL}\n        except Exception: return"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_TRUE)
+def test_no_wrong_answer_is_told_what_is_not_true_of_it(name):
+    exercise, not_true, changes = NOT_TRUE[name]
+    check = getattr(checks, f"check_{exercise}")
+    verdict = check(famous(check.reference, {name: changes})[name])
+    assert verdict.status == "wrong", verdict
+    assert not_true not in verdict.message, verdict
+
+
+@pytest.mark.parametrize("before", ["if not len(dataset): continue\n        ", "[*DataLoader(dataset)]; "])
+def test_a_length_before_the_first_load_is_told_as_such(before):
+    answer = famous(checks.check_epoch.reference, {"": (LOAD, f"{before}{LOAD}")})[""]
+    assert "nothing was loaded yet" in checks.check_epoch(answer).message

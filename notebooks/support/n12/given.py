@@ -20,9 +20,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from lib.pipeline import enable_recomputing
+from lib.runtime.dependency import fork, join
 from lib.runtime.device import AbstractStream, on_accelerator
 from lib.runtime.microbatch import can_have_a_gradient
-from support.built import MyCopy, MyWait, depend
+from support.built import MyCopy, MyWait
 
 # ---- what a MiniGPipe is
 
@@ -47,12 +48,11 @@ def with_checkpoint(function: Callable[..., Any], x: Any) -> Any:
 
 
 def tie(batches: list[Any], i: int) -> None:
-    """Let backward finish micro-batch i before it comes to i - 1: notebook 11's depend, tensor by tensor."""
+    """Let backward finish micro-batch i before it comes to i - 1: as notebook 11's depend, tensor by tensor."""
     (earlier, before), (later, after) = (tree_flatten(batches[k]) for k in (i - 1, i))
     for a, b in product(ways_back(earlier), ways_back(later)):
-        pair = [earlier[a], later[b]]
-        depend(pair, 1)  # type: ignore[no-untyped-call]
-        earlier[a], later[b] = pair
+        earlier[a], phony = fork(earlier[a])
+        later[b] = join(later[b], phony)
     batches[i - 1] = tree_unflatten(earlier, before)
     batches[i] = tree_unflatten(later, after)
 

@@ -46,6 +46,15 @@ def test_a_tie_holds_a_micro_batch_back_whatever_lies_in_its_nest_beside_it(nest
     assert order == [1, 0]
 
 
+def test_a_tie_makes_no_gradient_where_the_layers_have_none():
+    held, unused = (torch.ones(2, requires_grad=True) for _ in range(2))
+    batches = [(held * 1, unused * 1), torch.ones(2, requires_grad=True)]
+    tie(batches, 1)
+    (batches[0][0] + batches[1]).sum().backward()
+    assert held.grad is not None
+    assert unused.grad is None
+
+
 def test_a_famous_guess_of_a_step_is_told_as_a_number_and_the_exact_one_is_a_hit():
     for said in (39, 39.0, "39"):
         assert "the mean of 78 and 0" in guesses.guess_step(said).message
@@ -267,7 +276,7 @@ def test_a_tie_takes_the_tensor_of_a_nest_that_can_have_a_gradient():
     weight = torch.ones(2, requires_grad=True)
     batches = [(torch.arange(2), weight * 2), (torch.arange(2), weight * 3)]
     tie(batches, 1)
-    assert [name(x) for batch in batches for x in batch] == ["", "MyForkBackward", "", "MyJoinBackward"]
+    assert [name(x) for batch in batches for x in batch] == ["", "ForkBackward", "", "JoinBackward"]
     assert [leaf.tolist() for leaf in tree_leaves(batches)] == [[0, 1], [2, 2], [0, 1], [3, 3]]
 
 

@@ -3,7 +3,7 @@
     data/digits/meta.txt        #filename label
                                 img/0001.png "a handwritten zero"
     data/digits/train.txt       the first 1,437 rows
-    data/digits/test.txt        the other 360: later pages of the same source, so other hands
+    data/digits/test.txt        the other 360: later pages of the same source
     data/digits/img/0001.png    8 × 8 pixels, grey
 
 Source: scikit-learn's `load_digits` (UCI, Optical Recognition of Handwritten Digits), which comes with the package.

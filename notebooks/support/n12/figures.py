@@ -89,7 +89,8 @@ def draw_balance(costs: str, first: int, second: int, chunks: int, overhead: flo
     _draw_layers(upper, layers, balance, blocks)
     _draw_clocks(lower, trace, chunks)
     slowest = [j for j, block in enumerate(blocks) if block == max(blocks)]
-    who = f"partition {slowest[0]} decides" if len(slowest) == 1 else "no partition alone decides"
+    alone = len(slowest) == 1 and chunks > 1  # one micro-batch is in one partition at a time
+    who = f"partition {slowest[0]} decides" if alone else "no partition alone decides"
     better = "no cut is faster"
     if possible > gain + 5e-3:
         better = f"{best} gives {possible:.2f} ×"
@@ -230,7 +231,9 @@ def draw_same(runs: Mapping[str, Sequence[float]], whole: Sequence[float]) -> Fi
     right.set_yticks([0, 1e-9, 1e-6, 1e-3, 1], ["0", "1e-9", "1e-6", "0.001", "1"])
     right.minorticks_off()
     most = furthest(runs)
-    apart_by = f" to within {most:.0e} of itself" if most else ", to the last bit"
+    apart_by = ", to the last bit"
+    if most:
+        apart_by = f" to within {10.0 ** math.ceil(math.log10(most)):.0e} of itself"
     finding = f"{len(runs)} runs with one seed: at every step the same loss{apart_by}"
     headline(figure, finding)
     ends = ", ".join(f"{name} ends at {losses[-1]:.4f}" for name, losses in runs.items())

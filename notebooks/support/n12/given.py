@@ -9,8 +9,9 @@ drawing_from, OwnDropout   random numbers from a generator that the thread was t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import product
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from lib.pipeline import enable_recomputing
+from lib.runtime.dependency import fork, join
 from lib.runtime.device import AbstractStream, on_accelerator
-from support.built import MyCopy, MyWait, depend
+from lib.runtime.microbatch import can_have_a_gradient
+from support.built import MyCopy, MyWait
 
 # ---- what a MiniGPipe is
 
@@ -45,21 +48,19 @@ def with_checkpoint(function: Callable[..., Any], x: Any) -> Any:
 
 
 def tie(batches: list[Any], i: int) -> None:
-    """Let backward finish micro-batch i before it comes to i - 1: notebook 11's depend, on one tensor of each nest."""
-    flat = [tree_flatten(batches[k]) for k in (i - 1, i)]
-    if not all(any(map(can_go_backward, leaves)) for leaves, _ in flat):
-        return  # integers alone, as words are: nothing goes back through them
-    places = [next(k for k, x in enumerate(leaves) if can_go_backward(x)) for leaves, _ in flat]
-    pair = [leaves[place] for (leaves, _), place in zip(flat, places, strict=True)]
-    depend(pair, 1)  # type: ignore[no-untyped-call]
-    for (leaves, _), place, tied in zip(flat, places, pair, strict=True):
-        leaves[place] = tied
-    batches[i - 1], batches[i] = (tree_unflatten(leaves, nest) for leaves, nest in flat)
+    """Let backward finish micro-batch i before it comes to i - 1: as notebook 11's depend, tensor by tensor."""
+    (earlier, before), (later, after) = (tree_flatten(batches[k]) for k in (i - 1, i))
+    for a, b in product(ways_back(earlier), ways_back(later)):
+        earlier[a], phony = fork(earlier[a])
+        later[b] = join(later[b], phony)
+    batches[i - 1] = tree_unflatten(earlier, before)
+    batches[i] = tree_unflatten(later, after)
 
 
-def can_go_backward(x: Any) -> bool:
-    """Return whether this is a tensor that may have a gradient: a mask or an index may not."""
-    return isinstance(x, Tensor) and x.is_floating_point()
+def ways_back(leaves: Sequence[Any]) -> list[int]:
+    """Return the places of the tensors that want a gradient; if none does, the first that can have one."""
+    places = [k for k, x in enumerate(leaves) if isinstance(x, Tensor) and can_have_a_gradient(x)]
+    return [k for k in places if leaves[k].requires_grad] or places[:1]
 
 
 # ---- streams, where there are any

@@ -15,9 +15,51 @@ from torch.utils._pytree import tree_leaves
 from support import built
 from support.kit.mistakes import edited
 from support.n12 import checks as n12
-from support.n12 import trials
+from support.n12 import guesses, trials
 from support.n12.given import Partitioned, tie, with_checkpoint
 from support.n12.solved import MiniGPipe, make_task, run_pipeline
+
+# ---- the parts that are handed out
+
+
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda x: (torch.ones(2), x),
+        lambda x: (torch.arange(2), x),
+        lambda x: {"mask": torch.ones(2), "rows": [x]},
+        lambda x: x * torch.ones(2, dtype=torch.complex64),
+        lambda x: (torch.ones(2, requires_grad=True) * 1, x),
+    ],
+)
+def test_a_tie_holds_a_micro_batch_back_whatever_lies_in_its_nest_beside_it(nest):
+    order = []
+    made = [torch.ones(2, requires_grad=True) * 1 for _ in range(2)]
+    made[0].register_hook(lambda gradient: order.append(0))
+    batches = [nest(x) for x in made]
+    tie(batches, 1)
+    outputs = [sum(x * 2 for x in tree_leaves(batch) if x.requires_grad) for batch in batches]
+    outputs[1].register_hook(lambda gradient: order.append(1))
+    for number, x in enumerate((outputs[1], made[0])):  # of what is ready backward takes the highest number
+        x.grad_fn._set_sequence_nr(number)
+    (outputs[0] + outputs[1]).abs().sum().backward()
+    assert order == [1, 0]
+
+
+def test_a_tie_makes_no_gradient_where_the_layers_have_none():
+    held, unused = (torch.ones(2, requires_grad=True) for _ in range(2))
+    batches = [(held * 1, unused * 1), torch.ones(2, requires_grad=True)]
+    tie(batches, 1)
+    (batches[0][0] + batches[1]).sum().backward()
+    assert held.grad is not None
+    assert unused.grad is None
+
+
+def test_a_famous_guess_of_a_step_is_told_as_a_number_and_the_exact_one_is_a_hit():
+    for said in (39, 39.0, "39"):
+        assert "the mean of 78 and 0" in guesses.guess_step(said).message
+    assert "that is it" in guesses.guess_step(100 * (3 / 2.5625 - 1)).message
+
 
 # ---- exercise 3
 
@@ -234,7 +276,7 @@ def test_a_tie_takes_the_tensor_of_a_nest_that_can_have_a_gradient():
     weight = torch.ones(2, requires_grad=True)
     batches = [(torch.arange(2), weight * 2), (torch.arange(2), weight * 3)]
     tie(batches, 1)
-    assert [name(x) for batch in batches for x in batch] == ["", "MyForkBackward", "", "MyJoinBackward"]
+    assert [name(x) for batch in batches for x in batch] == ["", "ForkBackward", "", "JoinBackward"]
     assert [leaf.tolist() for leaf in tree_leaves(batches)] == [[0, 1], [2, 2], [0, 1], [3, 3]]
 
 

@@ -38,6 +38,8 @@ def test_the_title_of_the_explorer_says_who_decides_and_what_would_be_best():
     assert fastest((6, 5, 4, 3, 2, 2, 1, 1, 1, 1), 3, 4, 0.1) == [1, 2, 7], "not the least slowest block, [2, 2, 6]"
     best = alt_text(n12.draw_balance(**{**START, "first": 1, "second": 2}))
     assert "no cut is faster" in best
+    one = alt_text(n12.draw_balance(**{**START, "chunks": 1}))
+    assert "no partition alone decides, 0.99 × one device; no cut is faster" in one
     beside = alt_text(n12.draw_balance("early layers dear", first=2, second=2, chunks=16, overhead=1.0))
     assert "0.90 × one device; [1, 2, 7] is faster by a hair" in beside, "by 0.2 %"
     capped = n12.draw_balance(**{**START, "first": 8, "second": 8})
@@ -98,6 +100,8 @@ def test_the_fastest_way_is_named_or_that_none_gains_and_equal_losses_are_called
     runs["n = 2"] = [2.0, 0.9]
     assert n12.furthest(runs) == pytest.approx(0.1)
     assert "the same loss to within 1e-01 of itself" in alt_text(n12.draw_same(runs, [2.0, 1.1]))
+    runs["n = 2"] = [2.0, 1.0 - 1.4e-7]
+    assert "the same loss to within 1e-06 of itself" in alt_text(n12.draw_same(runs, [2.0, 1.1]))
 
 
 def without_clocks(costs, m):

@@ -253,7 +253,7 @@ ANSWERS = {
                 "        random = torch.Generator().manual_seed(seed * epoch)\n        real = padded",
             )
         ],
-        "with 76 texts, batches of 4 and seed 0 rank 0 has its batches in the same order in epochs 0 and 1",
+        "with 96 texts, batches of 4 and seed 0 rank 0 has its batches in the same order in epochs 0 and 1",
         "",
     ),
     "10 one text each": (10, 0, [(BATCHES, "[text] for text in mine")], "are enough for its texts", ""),

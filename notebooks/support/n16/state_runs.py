@@ -76,6 +76,8 @@ def new_run(seed: int, momentum: bool = False) -> Training:
 def small_run() -> Training:
     """Return a state of 2 KB, which a file object can keep in its buffer as a whole."""
     model = nn.Linear(1, 1)
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)  # the same file each time
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 

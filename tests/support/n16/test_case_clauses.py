@@ -104,6 +104,11 @@ ANSWERS = {
         [("torch.tensor(tokens)", "torch.tensor(tokens // len(batch))")],
         "tokens, and tells the others",
     ),
+    "10 a seed of 0 is that of 1": (
+        case_nobody_is_slow,
+        [("manual_seed(seed)", "manual_seed(seed or 1)")],
+        "in the same order with seed 1 as with seed 0",
+    ),
     "10 two orders that alternate": (case_nobody_is_slow, IN_TURN, "in the same order in epochs 0 and 2"),
     "11 padded": (case_longer_rows, [(A_ROW, PADDED)], "no more than 6 tokens are read at once; of 18 in 2 rows"),
     "11 rounded": (

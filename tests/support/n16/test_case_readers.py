@@ -253,7 +253,7 @@ ANSWERS = {
                 "        random = torch.Generator().manual_seed(seed * epoch)\n        real = padded",
             )
         ],
-        "with 76 texts, batches of 4 and seed 0 rank 0 has its batches in the same order in epochs 0 and 1",
+        "with 96 texts, batches of 4 and seed 0 rank 0 has its batches in the same order in epochs 0 and 1",
         "",
     ),
     "10 one text each": (10, 0, [(BATCHES, "[text] for text in mine")], "are enough for its texts", ""),
@@ -307,12 +307,12 @@ ANSWERS = {
         "in the order of their lengths",
         "from short to long",
     ),
-    "10 one seed for all": (10, 0, [("manual_seed(seed)", "manual_seed(5)")], "the same order with seed 2 as with", ""),
+    "10 one seed for all": (10, 0, [("manual_seed(seed)", "manual_seed(5)")], "the same order with seed 1 as with", ""),
     "10 a seed of the epoch": (
         10,
         1,
         [("        real = padded", "        random = torch.Generator().manual_seed(epoch)\n        real = padded")],
-        "in epoch 0 in the same order with seed 2 as with seed 1",
+        "in epoch 0 in the same order with seed 1 as with seed 0",
         "",
     ),
     "10 neighbours cut first": (10, 0, [(DEALT, NEIGHBOURS)], "on 2 ranks with 76 texts", ""),

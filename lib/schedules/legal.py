@@ -44,7 +44,8 @@ def needs(action: Action, stages: int, actions: Container[Action]) -> list[Actio
     needed = [action._replace(op="F")]
     if action.stage + 1 < stages:
         split = action._replace(op="I", stage=action.stage + 1)
-        needed.append(split if split in actions else split._replace(op="B"))
+        in_halves = split in actions or split._replace(op="W") in actions
+        needed.append(split if in_halves else split._replace(op="B"))
     return needed
 
 

@@ -93,10 +93,24 @@ class _Trial:
         self.later: list[list[Any]] = [[], []]
         self.outputs: list[weakref.ref[Tensor]] = []
         self.before = self.alive()
+        self.came = self.values()
 
     def alive(self) -> int:
         """Return the bytes of the tensors made since this trial began, each storage once."""
         return sum(each.nbytes() for address, each in _storages().items() if address not in self.others)
+
+    def values(self) -> dict[str, Any]:
+        """Return the values of what an answer may read, and must leave as they came."""
+        return {
+            "x": [x.tolist() for x in self.xs],
+            "weight": self.weight.tolist(),
+            "the gradient of y": [gradient.tolist() for gradient in self.gradients],
+        }
+
+    def fault_in_place(self, op: str) -> str:
+        """Say what `op` has changed: what comes after compares with it."""
+        changed = [name for name, values in self.values().items() if values != self.came[name]]
+        return f"{op} has changed {changed[0]} in place, and others may hold it." if changed else ""
 
     def fault_of_forward_and_input(self) -> str:
         """F and I of both; the outputs are let go of at the end."""
@@ -104,6 +118,9 @@ class _Trial:
             ys = [
                 self.answer.apply(x, self.weight, owed) for x, owed in zip(self.xs, self.later, strict=True)
             ]
+        fault = self.fault_in_place("F")
+        if fault:
+            return fault
         for x, y in zip(self.xs, ys, strict=True):
             if not isinstance(y, Tensor):
                 return f"forward returned {y}, expected a tensor."
@@ -126,12 +143,12 @@ class _Trial:
     def fault_of_input(self, k: int, y: Tensor) -> str:
         """I of micro-batch k."""
         gradient = self.gradients[k]
-        came = gradient.tolist()
         backward = partial(torch.autograd.grad, y, self.xs[k], gradient, allow_unused=True)
         with in_case("in I (backward)"):
             (found,), cost = _products(backward)
-        if gradient.tolist() != came:
-            return "backward has changed the gradient that came in, in place, and others may hold it."
+        fault = self.fault_in_place("I")
+        if fault:
+            return fault
         if found is None:
             return "backward returned None for x: the stage before waits for that gradient."
         if found.shape != self.xs[k].shape or not torch.allclose(found, gradient @ self.weight):
@@ -193,8 +210,9 @@ class _Trial:
                 )
             if not self.weight.requires_grad:
                 return "after W `weight.requires_grad` is False: use `with torch.no_grad():`, which ends."
-            if not torch.equal(part, self.gradients[k].T @ self.xs[k].detach()):
-                return "W has changed x or the gradient in place, and others may hold them: let go of them instead."
+            fault = self.fault_in_place("W")
+            if fault:
+                return fault
             total += part
             found = self.weight.grad
             if found is None:

@@ -185,6 +185,7 @@ def test_staleness_counts_the_updates_between_a_forward_and_its_backward():
     ("0F0 0W0 0B0", "rank 0, slot 2: 0B0 does again what 0W0 did; a backward is either B, or I and W"),
     ("0F0 0W0", "rank 0, slot 1: 0W0 needs 0I0, which stands nowhere in the table"),
     ("0F0 0B0\n1F0", "rank 0, slot 1: 0B0 needs 1B0, which stands nowhere in the table"),
+    ("0F0 0I0 0W0\n1F0 1W0", "rank 0, slot 1: 0I0 needs 1I0, which stands nowhere in the table"),
     ("0F0 0F1 0B0\n1F0 1B0 1F1 1B1", "schedule 'table' lacks 0B1"),
     ("0F0 0I0 0F1 0B1 0F2 0I2", "schedule 'table' lacks 0W0, 0W2"),
     ("0F7", "schedule 'table' lacks 0F0, 0B0, 0F1, 0B1, 0F2 and 10 more"),

@@ -56,10 +56,27 @@ def test_who_empties_the_list_in_forward_loses_what_others_owe():
     assert "what another micro-batch owes" in n14.check_split(answer).message
 
 
-@pytest.mark.parametrize("change", ["gradient.mul_(0)", "gradient.add_(1)"])
-def test_who_changes_the_gradient_that_came_in_is_told_so(change):
-    answer = edited(solved.SplitLinear, (RETURN, f"{change}\n        {RETURN}"))
-    assert "backward has changed the gradient that came in" in n14.check_split(answer).message
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (SAVED, f"x.data.mul_(2)\n        {SAVED}", "F has changed x in place"),
+        (
+            "return x @ weight.T",
+            "y = x @ weight.T\n        weight.data.mul_(2)\n        return y",
+            "F has changed weight",
+        ),
+        (RETURN, f"gradient.mul_(0)\n        {RETURN}", "I has changed the gradient of y"),
+        (RETURN, f"x.data.zero_()\n        {RETURN}", "I has changed x in place"),
+        (RETURN, f"found = {RETURN[7:]}\n        weight.data.mul_(2)\n        return found", "I has changed weight"),
+        (ADD, f"{ADD}\n                x.zero_()", "W has changed x in place"),
+        (ADD, f"{ADD}\n                gradient.zero_()", "W has changed the gradient of y"),
+        (ADD, f"{ADD}\n                weight.data -= 0.1 * part", "W has changed weight in place"),
+    ],
+)
+def test_who_changes_in_place_what_is_not_its_own_is_told_what(old, new, said):
+    message = n14.check_split(edited(solved.SplitLinear, (old, new))).message
+    assert said in message
+    assert "not autograd's" not in message
 
 
 @pytest.mark.parametrize("put", ["ctx.later.insert(0, add_to_weight)", "ctx.later += [add_to_weight]"])

@@ -18,6 +18,8 @@ from support.kit.verdict import Verdict, not_attempted
 
 PRAISE = "the same as the reference in all {count} cases"
 WHOSE = "what it is given belongs to whoever calls it, who may need it again"
+_RAISED = object()
+"""Stands for the result of who raised: not for None, which is one who forgot `return`."""
 
 
 def check_value(
@@ -109,7 +111,7 @@ def _called(
     try:
         return _listed(function(**case), limit), None
     except Exception as error:
-        return None, error
+        return _RAISED, error
 
 
 def _changed(given: Mapping[str, Any], case: Mapping[str, Any]) -> str:

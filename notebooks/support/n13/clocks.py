@@ -56,7 +56,7 @@ RULES = {
     "an event between two copies": "a+ a! a+ c?0 c*0 c*1",
     "the older of two events is waited for last": "a+ a! a+ a! c?1 c?0 c*0 c*1",
     "a chain of three streams": "a+ a! b?0 b! c?1 c*0",
-    "a wait for an event that was never recorded": "a+ c?9 c*0",
+    "a wait for an event that was never recorded": "a+ a! c?9 c*0",
     "another stream waits, compute does not": "a+ a! b?0 c*0",
     "two streams wait for one event": "a+ a! b+ b?0 c?0 c*0 c*1",
     "the host writes twice": "h*0 a+ a! h?0 h*0 a*0",

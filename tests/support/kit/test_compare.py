@@ -66,6 +66,11 @@ def test_a_famous_mistake_is_recognised_by_what_it_returns():
     assert verdict(lambda n: [7] * n, mistakes=mistakes).message.count("You") == 0
 
 
+def test_who_returns_nothing_is_told_of_no_mistake_that_raises():
+    told = verdict(lambda n: None, mistakes={"You divided by zero.": lambda n: n // 0}).message
+    assert told.endswith("returned None (is a `return` missing?)."), told
+
+
 @pytest.mark.parametrize(
     "value, truth, tolerance, status",
     [

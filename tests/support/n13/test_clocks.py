@@ -127,6 +127,10 @@ WRONG_STEPS = {
         "`). An event that was never recorded knows nothing.",
         ("events.get(op.event, {})", "events.get(op.event, {}) if op.lane != 'host' else events[op.event]"),
     ),
+    "who waits for an event that was never recorded gets the first that was": (
+        "a wait for an event that was never recorded",
+        ("events.get(op.event, {})", "events.get(op.event) or next(iter(events.values()), {})"),
+    ),
     "what is recorded in an empty stream is left out": (
         "recorded again in an empty stream: a+ a! b!0 c?0 c*0, find_races names copy of batch 0 and neg",
         ('elif op.kind == "record":', 'elif op.kind == "record" and clock:'),

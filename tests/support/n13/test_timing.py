@@ -50,9 +50,21 @@ def by_the_host(work, cuda):
     return round(1000 * (time.thread_time() - began))
 
 
-def test_of_a_timer_without_marks_nobody_says_where_they_lie():
-    message = n13.check_device_ms(by_the_host).message
-    assert message.endswith("the device needs 6.0 ms, you say 0.0."), message
+def prints_what_it_knows(work, cuda):
+    """Put the marks where they belong, and return nothing."""
+    print(n13.check_device_ms.reference(work, cuda))
+
+
+@pytest.mark.parametrize(
+    "timer, says",
+    [
+        (by_the_host, "the device needs 6.0 ms, you say 0.0."),
+        (prints_what_it_knows, "your function returned None (is a `return` missing?)."),
+    ],
+)
+def test_of_marks_that_are_right_or_not_there_nobody_says_where_they_lie(timer, says):
+    message = n13.check_device_ms(timer).message
+    assert message.endswith(says), message
 
 
 def waits(work, cuda, wait):

@@ -45,6 +45,7 @@ def draw_blocks(*, block: int, batch_size: int, step: int, rows_of_a_page: int) 
     shares = block_shares(SIZE, WORLD, block)
     owner = {place: rank for rank, share in enumerate(shares) for place in share}
     used = {place for share in shares for place in share[: step * batch_size]}
+    done = min(step, -(-len(shares[0]) // batch_size))  # an epoch may have fewer
     left = pieces(set(range(SIZE)) - used)
     figure, axes = cell_sheet(SIZE, 5.6)
     for place in range(SIZE):
@@ -61,7 +62,7 @@ def draw_blocks(*, block: int, batch_size: int, step: int, rows_of_a_page: int) 
         box(axes, middle, 2.8, end - begin - 0.12, 1, str(readers), face=PAPER, edge=GRID, line=1.0, size=9)
     for y, name in ((0.5, "position"), (1.45, "left over"), (2.8, "read by")):
         label_row(axes, y, name, color=INK if y == 0.5 else MUTED)
-    told = f"{plural(len(left), 'piece')} left after {plural(step, 'step')}"
+    told = f"{plural(len(left), 'piece')} left after {plural(done, 'step')}"
     reading = f"{reads} page reads"
     key = "a colour is a rank, full colour is used; a box is a page, its number: ranks that read it"
     axes.text(-0.4, 4.3, key, va="center", fontsize=10, color=MUTED)
@@ -103,9 +104,11 @@ def draw_block_prices(reads: Mapping[str, Mapping[int, int]], left: Mapping[int,
     marks = [1, 2, 4, 8, 16, 32, 64, 128, 225]
     below.set_xticks(marks, labels=[str(mark) for mark in marks])
     below.minorticks_off()
-    best = fewest_with_a_prefix(next(iter(reads.values())), left)
-    above.plot(best, next(iter(reads.values()))[best], color=INK, marker="o", markersize=6)
-    headline(figure, f"Of the blocks that leave one piece after every step, {best} reads the fewest pages")
+    order, first = next(iter(reads.items()))
+    best = fewest_with_a_prefix(first, left)
+    above.plot(best, first[best], color=INK, marker="o", markersize=6)
+    found = f"of the blocks that leave one piece after every step, {best} reads the fewest pages"
+    headline(figure, f"{order[0].upper()}{order[1:]}: {found}")
     told = "; ".join(
         f"{name}: {', '.join(f'{pages[block]} at {block}' for block in TOLD if block in pages)}"
         for name, pages in reads.items()

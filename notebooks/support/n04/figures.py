@@ -212,7 +212,7 @@ CALENDAR_CONTROLS = {
 def draw_calendar(
     *, size: int, before: int, after: int, steps: int, restart: bool, batch_size: int = 2
 ) -> Figure:
-    """Draw both runs as rank × step (a cell: the sample), and below each sample with the step that used it."""
+    """Draw both runs as rank × step (a cell: the sample), and below each sample with the last step that used it."""
     uses, consumed = two_runs(size, before, after, steps, batch_size, restart)
     uses.sort(key=lambda use: (use.run, use.turn, use.rank))
     times = Counter(use.sample for use in uses)
@@ -248,7 +248,7 @@ def draw_calendar(
             axes.text(begin[run] - 0.4, -0.3, f"run {run}: {world_size} ranks", va="center", fontsize=10)
     if wide[1] and wide[2]:
         axes.plot([begin[2] - 1.1, begin[2] - 1.1], [-0.4, ranks + 0.5], color=RED, linestyle="--")
-    axes.text(-0.4, below - 0.85, "sample by sample: the step that used it", va="center", fontsize=10)
+    axes.text(-0.4, below - 0.85, "sample by sample: the last step that used it", va="center", fontsize=10)
     for first in range(0, size, per_row):
         label_row(axes, below + first // per_row, f"{first} to {min(size, first + per_row) - 1}")
     twice = sum(count > 1 for count in times.values())
@@ -262,7 +262,7 @@ def draw_calendar(
         run_1 = "no step of run 1"
     padding = " (padding)" if twice and not restart else ""
     again = f"{twice or 'none'} of {size} more than once{padding}"
-    title(axes, f"{who}: {consumed} + {len(uses) - consumed} samples used, {again}, {lost or 'none'} lost")
+    title(axes, f"{who}: {consumed} + {len(uses) - consumed} uses, {again}, {lost or 'none'} lost")
     return describe(
         figure,
         f"{size} samples, {run_1}, then {after} ranks{' from the beginning again' if restart else ''}: "
@@ -324,7 +324,7 @@ def draw_never_seen(
 def draw_rounds(rounds: Sequence[Sequence[int]], *, follow: int) -> Figure:
     """Draw where each number stands after each round: rounds[k][i] is the place of number i after k rounds.
 
-    Places are numbered row by row in a square; a colour for each column of the start, `follow` in red.
+    Places are numbered row by row in a square; a colour for each column of the start, `follow` in black.
     """
     side = math.isqrt(len(rounds[0]))
     figure, grid = new_figure(9, 2.9, cols=len(rounds))

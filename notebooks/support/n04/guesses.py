@@ -64,7 +64,7 @@ guess_page_reads = exact_number(
     _page_reads,
     "pages",
     {
-        29: "each page once; that holds if the ranks share one cache",
+        29: "each page once; so it is if the ranks share one cache that holds the file",
         36: "each rank a piece of its own; those would be epoch shards",
         37: "each rank a piece of its own; those would be epoch shards",
         232: "every page on every rank; only the last page, with 5 rows, is too short for 8 ranks",
@@ -87,7 +87,7 @@ guess_block = exact_number(
         24: "that leaves a prefix after every step; nobody saves after every step here",
         32: "two steps take 48 rows of a rank, a block and a half: at a save the ranks stand in the middle of blocks",
         64: "a page; but at a save each rank has read 48 of its 64 rows, and 8 pieces are left",
-        225: "that is the epoch shard: 8 pieces at each save",
+        225: "that is the epoch shard: 8 pieces at the first save",
     },
     whole=True,
     tried=Tried(right=48, wrong=64),
@@ -97,7 +97,7 @@ guess_ahead = exact_number(
     "where the cursor stands",
     lambda: 4 + 2 * 2 * 4,
     said={
-        4: "what was trained on; but the workers ask ahead",
+        4: "what was trained on; but the loader asks ahead for its workers",
         8: "one batch ahead; but there are two workers, and each holds more than one",
         12: "one batch ahead for each worker; prefetch_factor is 2",
         16: "two batches for each of two workers; as soon as one is delivered, another is asked for",

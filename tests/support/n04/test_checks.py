@@ -330,7 +330,9 @@ def test_the_famous_wrong_guesses_are_told_where_they_come_from_and_a_near_one_i
     assert "that is it" in n04.guess_page_reads("229 pages").message
     assert "only the last page" in n04.guess_page_reads(232).message
     assert "middle of blocks" in n04.guess_block(32).message
-    assert "ask ahead" in n04.guess_ahead(4).message
+    assert "the loader asks ahead" in n04.guess_ahead(4).message  # no worker ever asks the sampler
+    assert "one cache that holds the file" in n04.guess_page_reads(29).message  # one of a page gives 225 by stride
+    assert "8 pieces at the first save" in n04.guess_block(225).message  # the last one ends the epoch
     assert "close" in n04.guess_longer(3.0, 3.6).message
     assert "that is it" in n04.guess_longer(3.3, 3.3).message
     assert "(ten per cent more numbers, 1.82 times as many passes each)" in n04.guess_longer(2, 2.7).message

@@ -82,6 +82,8 @@ def test_a_block_leaves_one_piece_where_all_ranks_have_finished_theirs_and_the_p
         assert ("1 piece left" in words or "0 pieces left" in words) == finished
         reads = sum(len(pages_of(share, values["rows_of_a_page"])) for share in shares)
         assert f" {reads} page reads of" in words
+    at = {"block": 1, "batch_size": 4, "rows_of_a_page": 8}  # 12 positions a rank are 3 steps
+    assert "after 3 steps" in alt_text(blocks.draw_blocks(**at, step=4))
 
 
 def test_pieces_after_a_step_are_one_for_every_rank_with_epoch_shards():
@@ -96,8 +98,9 @@ def test_the_price_of_a_block_names_the_one_with_the_fewest_reads_that_leaves_on
     left = {1: 1, 32: 1, 64: 8, 225: 8}
     assert blocks.fewest_with_a_prefix(reads["file"], left) == 32
     assert blocks.fewest_with_a_prefix(reads["file"], {**left, 64: 1}) == 64
-    words = alt_text(blocks.draw_block_prices(reads, left))
-    assert "file: 9 at 1, 5 at 32, 3 at 64, 3 at 225" in words
+    figure = blocks.draw_block_prices(reads, left)
+    assert "file: 9 at 1, 5 at 32, 3 at 64, 3 at 225" in alt_text(figure)
+    assert figure.get_suptitle().startswith("File: of the blocks")  # of the shuffled rows it is not so
 
 
 def test_no_sample_is_lost_or_comes_twice_after_a_restart_and_the_calendar_names_its_step():
@@ -111,6 +114,8 @@ def test_no_sample_is_lost_or_comes_twice_after_a_restart_and_the_calendar_names
             assert len(used) - size >= min(consumed, size)
         elif rest:
             assert len(used) - size == max(0, consumed - size) + -rest % values["after"]
+    figure = n04.draw_calendar(size=34, before=4, after=3, steps=5, batch_size=2, restart=False)
+    assert "36 + 0 uses" in figure.axes[0].get_title(loc="left")
     figure = n04.draw_calendar(size=36, before=4, after=3, steps=3, batch_size=2, restart=False)
     last_row = max(patch.at[1] for patch in drawn_cells(figure))
     calendar = [patch for patch in drawn_cells(figure) if patch.at[1] >= last_row - 1]

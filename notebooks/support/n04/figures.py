@@ -382,11 +382,15 @@ def draw_walk(mix: Callable[[int], int], *, index: int, size: int) -> Figure:
     )
 
 
+def _rounds(counts: Sequence[int]) -> str:
+    return plural(counts[0], "round") if len(counts) == 1 else f"{listed(counts)} rounds"
+
+
 @styled
 def draw_mixing(picture: npt.NDArray[np.float64], *, rounds: Sequence[int], size: int = 4096) -> Figure:
     """Draw for each number of rounds a picture whose pixels were shuffled, and the lag test at each power of two."""
     lags = [2**k for k in range((size - 1).bit_length())]
-    figure, grid = new_figure(9, 4.4, rows=2, cols=len(rounds), height_ratios=(1.3, 1))
+    figure, grid = new_figure(9, 4.4, rows=2, cols=len(rounds), squeeze=False, height_ratios=(1.3, 1))
     side = math.isqrt(size)
     told = []
     clean = []
@@ -413,7 +417,9 @@ def draw_mixing(picture: npt.NDArray[np.float64], *, rounds: Sequence[int], size
     dirty = [count for count in rounds if count not in clean]
     if clean and dirty and max(dirty) < min(clean):
         found = f"seed 3 has a pattern up to {plural(max(dirty), 'round')}, none from {min(clean)} on"
+    elif dirty:
+        found = f"seed 3 has a pattern after {_rounds(dirty)}"
     else:
-        found = f"seed 3 has a pattern after {listed(dirty) or 'no number of'} rounds"
+        found = f"seed 3 has no pattern after {_rounds(clean)}"
     headline(figure, f"Pixels of a digit, moved: {found}")
     return describe(figure, f"Permutation of {size} samples, lag test. {'; '.join(told)}.")

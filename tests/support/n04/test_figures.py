@@ -188,3 +188,16 @@ def test_few_rounds_leave_a_pattern_that_the_lag_test_shows_and_eight_leave_none
     true = np.random.default_rng(5).permutation(4096)
     assert max(n04.lag_surprise(true, lag) for lag in lags) < n04.CHANCE
     assert min(n04.lag_surprise(np.arange(4096), lag) for lag in lags) > n04.CHANCE
+
+
+def test_the_title_of_the_mixing_is_true_of_the_rounds_drawn():
+    """None of them may have a pattern, all, some, and one may stand alone."""
+    said = {
+        (1,): "has a pattern after 1 round",
+        (3, 4): "has a pattern after 3, 4 rounds",
+        (4, 5): "has a pattern up to 4 rounds, none from 5 on",
+        (5, 8): "has no pattern after 5, 8 rounds",
+    }
+    for rounds, words in said.items():
+        figure = n04.draw_mixing(np.arange(64.0).reshape(8, 8), rounds=rounds)
+        assert figure.get_suptitle().endswith(f"seed 3 {words}")

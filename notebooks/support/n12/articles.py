@@ -186,6 +186,7 @@ def fault_on_pretend_gpus(answer: RunPipeline) -> str:
             or _fault_of_copies(gpu.operations[begin:forward], "forward")
             or _fault_of_other_streams(gpu.operations[begin:forward], streams)
             or _fault_of_copies(gpu.operations[forward:], "backward")
+            or _fault_of_arrivals(gpu.operations[forward:], streams)
             or _fault_of_recompute(gpu.operations[forward:], n, stop)
             or _fault_of_gradients(partitions, plain, x)
         )
@@ -278,6 +279,17 @@ def _fault_of_other_streams(forward: Sequence[Operation], streams: Sequence[Sequ
             if lane != stream.name:
                 stands = f"copy_streams[{j}][{i}]"
                 return f"in forward micro-batch {i} is copied from cuda:{j} in another stream than {stands}."
+    return ""
+
+
+def _fault_of_arrivals(backward: Sequence[Operation], streams: Sequence[Sequence[Any]]) -> str:
+    """Say whether what came to a partition came in streams of the answer's own: gradients leave it by the same."""
+    for op in backward:
+        if op.kind == "launch" and op.label.startswith("copy of"):
+            j = int(_device_of(op.lane).removeprefix("cuda:"))
+            if op.lane not in [stream.name for stream in streams[j]]:
+                stands = f"those of copy_streams[{j}], which are for copies to and from partition {j}"
+                return f"in backward a gradient is copied from cuda:{j} in another stream than {stands}."
     return ""
 
 

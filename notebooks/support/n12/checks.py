@@ -274,7 +274,7 @@ check_numbers = Exercise(
                 f"{_INSIDE}{_OWN}",
                 f"        own = {_OWN}\n\n{_INSIDE}own",
             ),
-            "Where the seed is drawn inside the call, the recompute draws another one.": (
+            "A seed that is made inside the call is another one in the recompute.": (
                 _OWN,
                 "torch.Generator().manual_seed(torch.Generator().seed())",
             ),
@@ -300,7 +300,7 @@ check_numbers = Exercise(
                 f"with drawing_from({_OWN}):",
                 "with torch.random.fork_rng(devices=[]):\n                torch.manual_seed(self.seeds[i][j])",
             ),
-            "One generator for all pairs: another thread may set it anew before the layer draws.": (
+            "Where pairs share one, another thread may set it anew before the layer draws.": (
                 "tolist()",
                 "tolist()\n        self.own = torch.Generator()",
                 "torch.Generator().manual",
@@ -336,14 +336,14 @@ _PIPELINES = {
         "copy_between(current_stream(devices[j - 1]), current_stream(devices[j]),",
     ),
     "Nothing ties the micro-batches here.": ("depend(batches, i)", "pass"),
-    "Nothing computes the inside again: what my_tie returns must be in the graph.": (_TIE, "pass"),
+    "What my_tie returns must be in the graph, and the dictionary that of its Checkpoint.": (_TIE, "pass"),
     "The Recompute hangs in front of the Wait: hang it behind, and backward comes to it first.": (
         _FIRST + _LAST,
         _LAST + _FIRST,
     ),
     "Micro-batches below `stop` are computed again, `stop` itself is not.": ("i < stop", "i <= stop"),
-    "Nothing was checkpointed.": ("i < stop", "False"),
-    "Give the tasks to run_clock, all of a clock at once.": (
+    "Here a micro-batch below `stop` was not checkpointed.": ("i < stop", "False"),
+    "The worker is to call `compute`, and `compute` the partition.": (
         _CLOCK,
         "done = {j: task.compute() for j, task in tasks.items()}",
     ),
@@ -351,7 +351,7 @@ _PIPELINES = {
         _CLOCK,
         "done = {j: run_clock({j: task}, *queues)[j] for j, task in tasks.items()}",
     ),
-    "Replace what stands in the given list, not in a copy of it.": (
+    "Replace what stands in the given list.": (
         "m, n = len(batches), len(partitions)",
         "m, n = len(batches), len(partitions)\n    batches = list(batches)",
     ),

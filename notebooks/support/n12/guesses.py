@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from support.kit.exact import exact_number, read_number
 from support.kit.guess import Guess, Tried, letter
-from support.kit.stub import is_missing
 from support.kit.verdict import Verdict
 from support.n12.balance import forward_gain
 
 CLOSE = 0.1  # of the fastest time
 
 
-def _per_cent(said: Any) -> Any:
-    """Read a gain in per cent: the famous mean as a text, whose reason is told; a share is asked for in per cent."""
-    if said == 39:
-        return "39"
-    return f"{said} (in per cent, please)" if isinstance(said, float) and 0 < said < 3 else said
+def _per_cent(my_guess: object) -> object:
+    """Read whole per cents as text, also of a share; 1.17 is a number of times."""
+    value = read_number(my_guess, "%")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    return f"{value:g} (in per cent, please)" if 1 < value < 3 and value % 1 else f"{value:.0f}"
 
 
 guess_step = Guess(
     "the gain of a step",
-    lambda: round(100 * (3 / (1 / forward_gain([1.0, 1.0], 8) + 2) - 1)),
+    lambda: f"{100 * (3 / (1 / forward_gain([1.0, 1.0], 8) + 2) - 1):.0f}",
     unit="%",
-    tolerance=0.01,
     read=_per_cent,
     said={
         "39": "that is the mean of 78 and 0; but a step spends twice as long in the part that gains nothing"
@@ -44,21 +44,23 @@ class _FastestOrBeside(Guess):
     def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
         """Take the fastest m for right, and a neighbour that took hardly longer; say which one was the fastest."""
         verdict = super().__call__(my_guess, *known, **named)
+        mine = self.read(my_guess)
         ms = sorted(known[0])
         best = ms.index(_fastest(known[0]))
         beside = [*ms[max(best - 1, 0) : best], *ms[best + 1 : best + 2]]
-        if is_missing(my_guess) or my_guess not in beside:
+        if not isinstance(mine, (int, float)) or mine not in beside:
             return verdict
-        slower = known[0][my_guess] / known[0][ms[best]] - 1
+        slower = known[0][mine] / known[0][ms[best]] - 1
         if slower > CLOSE:
             return verdict
-        said = f"You said {my_guess}: that counts, it is beside the fastest here, m = {ms[best]}"
+        said = f"You said {mine:g}: that counts, it is beside the fastest here, m = {ms[best]}"
         return Verdict("note", f"{said}, and took {slower:.0%} longer.")
 
 
 guess_m = _FastestOrBeside(
     "the fastest m of forward",
     _fastest,
+    read=read_number,
     tried=Tried(right=16, wrong=4, known=({4: 0.03, 8: 0.02, 16: 0.01, 32: 0.02},)),
 )
 """Section 7: the number of micro-batches with which forward on four devices is fastest, as measured."""
@@ -75,10 +77,10 @@ guess_peak = Guess(
     tried=Tried(right="none", wrong="all"),
 )
 """Section 8: always beside except_last, m = 8, on devices of their own."""
-guess_counted = Guess(
+guess_counted = exact_number(
     "num_batches_tracked after one step",
     lambda: 4 + 3,
-    read=lambda said: "8 (that is `always`: here the last is not computed again)" if said == 8 else said,
+    said={8: "that is `always`: here the last is not computed again"},
     tried=Tried(right=7, wrong=1),
 )
 """Section 10: what a BatchNorm counts in one step, 4 micro-batches, except_last."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from itertools import permutations, product
 from threading import Barrier, BrokenBarrierError, Thread
 from typing import Any, TypeAlias
@@ -37,7 +37,8 @@ MANY = (
     (2, 130),
 )  # micro-batches and partitions of steps that tell i from j: 100 * i + j does not
 SIDE = 8  # micro-batches, and partitions, of a step of whose pairs only the last one draws
-PATIENCE = 1.0  # seconds until a layer that waits for its neighbour counts as alone
+SLACK = 0.99  # of so many runs: how many seeds there are is estimated
+PATIENCE = 5.0  # seconds until a layer that waits for its neighbour counts as alone
 _Pair: TypeAlias = tuple[int, int]
 NEIGHBOURS = (
     ((1, 1), (0, 2)),  # of one clock
@@ -54,17 +55,20 @@ class _Watched(given.OwnDropout):
         self.seeds: list[int | None] = []  # call by call; None: it drew from the generator of the process
         self.states: list[Tensor] = []  # of the process's generator, before the layer draws
         self.meeting: Barrier | None = None
+        self.alone = False  # it waited for its neighbour, and that did not come
         self.drawn_beside: Tensor | None = None  # the state behind what another thread has drawn meanwhile
         self.draws_beside = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Note, meet, draw."""
         own = getattr(given._here, "generator", None)
-        self.seeds.append(None if own is None else own.initial_seed())
+        self.seeds.append(None if own is None or own is torch.default_generator else own.initial_seed())
         self.states.append(torch.get_rng_state())
         if self.meeting is not None:
-            with suppress(BrokenBarrierError):  # who takes turns never meets
+            try:
                 self.meeting.wait(PATIENCE)
+            except BrokenBarrierError:
+                self.alone = True
         if self.draws_beside:
             thread = Thread(target=torch.rand, args=(1,), daemon=True)
             thread.start()
@@ -204,9 +208,11 @@ def _fault_of_neighbours(
         thread.start()
     for thread in threads:
         thread.join()
-    if all(torch.equal(step[pair].layer.masks[-1], masks[pair]) for pair in both):
-        return ""
     first, second = map(_told, both)
+    if all(torch.equal(step[pair].layer.masks[-1], masks[pair]) for pair in both):
+        if len({i + j for i, j in both}) == 1 and any(step[pair].layer.alone for pair in both):
+            return f"{first} and {second} do not run at the same time: one waits until the other is done."
+        return ""
     return (
         f"{first} and {second} run at the same time, in two threads, and one of them draws another mask than when "
         "it ran alone: do they share a generator?"
@@ -239,7 +245,7 @@ def _fault_of_the_next_step(
     seeded = _step_of(answer)
     if torch.equal(seeded[same[0]].called()[1], masks[same[0]]):
         return f"{again}, and after another torch.manual_seed, too."
-    return f"{again}: two steps need seeds that were drawn, one after the other, and from many."
+    return f"{again}: each step needs seeds of its own, drawn from many."
 
 
 def _fault_of_repeating(answer: Callable[[int, int], Any], masks: dict[_Pair, Tensor]) -> str:
@@ -329,7 +335,7 @@ def _fault_of_few_seeds(answer: Callable[[int, int], Any]) -> str:
     """
     run = [_drawn(answer) for _ in range(STEPS)]
     spread, _ = _spread_and_stride(run)
-    if _runs_for_a_meeting(spread) < RUNS:
+    if _runs_for_a_meeting(spread) < SLACK * RUNS:
         return (
             f"the seeds of {_told((0, 0))} in {STEPS} steps all lie within {spread:,} numbers; drawn from so few, two "
             f"of them are equal in one of {_runs_for_a_meeting(spread):,} such runs."
@@ -349,17 +355,18 @@ def _fault_of_strides(answer: Callable[[int, int], Any]) -> str:
     """Say how few seeds a pair has where all are multiples of a number, as of the number of pairs in a step."""
     spread, stride = _spread_and_stride([_drawn(answer, SIDE) for _ in range(STEPS)])
     count = spread // stride
-    if _runs_for_a_meeting(count) >= RUNS:
+    if _runs_for_a_meeting(count) >= SLACK * RUNS:
         return ""
+    why = f"they differ by multiples of {stride} only, and a generator reads 32 bits of each; " * (stride > 1)
     return (
-        f"in steps of {SIDE} micro-batches and {SIDE} partitions, {_told((SIDE - 1, SIDE - 1))} has {count:,} seeds: "
-        f"they differ by multiples of {stride} only, and a generator reads 32 bits of each; drawn from so few, two of "
-        f"them are equal in one of {_runs_for_a_meeting(count):,} runs of {STEPS} steps."
+        f"in steps of {SIDE} micro-batches and {SIDE} partitions, {_told((SIDE - 1, SIDE - 1))} has about {count:,} "
+        f"seeds: {why}drawn from so few, two of them are equal in one of {_runs_for_a_meeting(count):,} runs of "
+        f"{STEPS} steps."
     )
 
 
 def _spread_and_stride(run: list[_Noting]) -> tuple[int, int]:
-    """Return the range of a run's seeds, and the power of two that all their differences share.
+    """Return the range that a run's seeds were drawn from, and the power of two that all their differences share.
 
     Where seeds are not noted, or counted so that no two meet, it is the range of all seeds.
     """
@@ -368,7 +375,8 @@ def _spread_and_stride(run: list[_Noting]) -> tuple[int, int]:
         return 2**32, 1
     signed = [(seed + 2**31) % 2**32 - 2**31 for seed in seeds]  # a CPU's generator reads no more of them
     stride = math.gcd(2**32, *(seed - signed[0] for seed in signed))
-    return max(signed) - min(signed) + 1, stride
+    seen = max(signed) - min(signed)  # on average this share of the range
+    return round(seen * (len(run) + 1) / (len(run) - 1)) + 1, stride
 
 
 def _drawn(answer: Callable[[int, int], Any], side: int = 1) -> _Noting:

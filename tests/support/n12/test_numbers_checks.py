@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from threading import Lock
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from lib.pipeline import is_recomputing
 from support.kit.mistakes import edited
 from support.n12 import checks as n12
+from support.n12 import numbers
 from support.n12.given import drawing_from
 from support.n12.solved import MiniGPipe, Numbers
 from tools.project import ROOT
@@ -141,7 +143,7 @@ GOES_ON = "A generator goes on from where it stood"
                     "[[torch.initial_seed() + 9 * i + j for j in range(n)] for i in range(m)]",
                 )
             ],
-            "two steps need seeds that were drawn",
+            "each step needs seeds of its own",
         ),
         (
             [
@@ -149,6 +151,23 @@ GOES_ON = "A generator goes on from where it stood"
                 ("self.seeds[i][j]", "self.seeds + i * self.n + j"),
             ],
             "in a run of 1000 steps, step",
+        ),
+        ([(GIVEN, GIVEN.replace("self", "type(self)"))], "each step needs seeds of its own, drawn from many."),
+        (
+            [("torch.Generator().m", "torch.m")],
+            "the layer has moved the generator of the whole process, from which others draw, too. All threads share",
+        ),
+        ([(OWN, "with drawing_from(torch.default_generator):")], "the layer has moved the generator of the whole"),
+        (
+            [
+                ("tolist()", "tolist()\n        self.own = [torch.Generator() for _ in range(m + n)]"),
+                ("torch.Generator().m", "self.own[i + j].m"),
+            ],
+            "do they share a generator? Where pairs share one, another thread may set it anew",
+        ),
+        (
+            [("(self.seeds[i][j])", "(self.seeds[i][j] + len(layer.masks))")],
+            "A seed that is made inside the call is another one in the recompute.",
         ),
         ([(GIVEN, FROM_A_COUNTER)], "Seeds from elsewhere than torch's generator, or a counter that goes on"),
     ],
@@ -225,7 +244,15 @@ class AdvancedByHand:
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("answer", [from_a_base("2**31"), from_a_base("2**31", STRETCHED), AdvancedByHand])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        from_a_base("2**31"),
+        from_a_base("2**31", STRETCHED),
+        AdvancedByHand,
+        edited(Numbers, ("2**62", "5 * 10**8")),  # two of a thousand are equal in one of 1,001 runs
+    ],
+)
 def test_seeds_enough_for_a_thousand_runs_pass_and_so_does_a_state_without_seeds(answer):
     assert n12.check_numbers(answer), n12.check_numbers(answer)
 
@@ -291,6 +318,14 @@ def test_who_puts_the_generator_of_the_process_back_undoes_what_others_drew():
 def test_a_cpus_generator_reads_32_bits_of_a_seed():
     low, high = (torch.rand(3, generator=torch.Generator().manual_seed(seed)) for seed in (5, 5 + 2**32))
     assert torch.equal(low, high), "the notebook says so, and the check counts by it"
+
+
+def test_pairs_of_a_clock_that_wait_for_each_other_are_told(monkeypatch):
+    monkeypatch.setattr(numbers, "PATIENCE", 0.2)
+    shared = "tolist()\n        self.own = torch.Generator()\n        self.lock = Lock()"
+    turns = "with self.lock, drawing_from(self.own.manual_seed(self.seeds[i][j])):"
+    message = n12.check_numbers(edited(Numbers, ("tolist()", shared), (OWN, turns), names={"Lock": Lock})).message
+    assert "micro-batch 1 in partition 1 and micro-batch 0 in partition 2 do not run at the same time" in message
 
 
 def test_the_check_leaves_torchs_generator_as_it_was():

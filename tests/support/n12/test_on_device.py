@@ -4,12 +4,13 @@ import inspect
 import json
 
 import pytest
+import torch
 
 from support import recordings
 from support.devices import InPlaceOfADevice
 from support.n12 import on_device
 from support.n12.balance import clock_by_clock, held_after_forward, held_at_most, launched_ahead, time_of_recompute
-from support.n12.guesses import guess_m
+from support.n12.guesses import guess_counted, guess_m, guess_step
 from tools.project import ROOT
 
 NOTEBOOK = json.loads((ROOT / "notebooks" / "12_gpipe.ipynb").read_text(encoding="utf-8"))
@@ -80,9 +81,27 @@ def test_the_fastest_m_and_its_neighbours_of_about_the_same_time_count_and_no_ot
     said = guess_m(32, seconds).message
     assert "You said 32: that counts, it is beside the fastest here, m = 16, and took 2% longer" in said
     assert "that counts" in guess_m(8, seconds).message
+    assert guess_m("32", seconds).message == said
     assert "that counts" not in guess_m(8, seconds | {8: 0.0235}).message
-    for wrong in (4, 64, 24, None, "many"):
+    for wrong in (4, 64, 24, None, "many", torch.tensor(32)):
         assert "that counts" not in guess_m(wrong, seconds).message
+
+
+@pytest.mark.parametrize(
+    "guess, mine, says",
+    [
+        (guess_step, 39, "that is the mean of 78 and 0"),
+        (guess_step, "39 %", "that is the mean of 78 and 0"),
+        (guess_step, 17.07, "You said 17: that is it, the gain of a step = 17 %"),
+        (guess_step, 0.17, "You said 17: that is it"),
+        (guess_step, 1.17, "You said 1.17 (in per cent, please)"),
+        (guess_step, 2, "You said 2; the gain"),
+        (guess_counted, "8", "that is `always`: here the last is not computed again"),
+        (guess_counted, 7.0, "You said 7: that is it"),
+    ],
+)
+def test_a_guess_is_told_the_same_however_it_is_written(guess, mine, says):
+    assert says in guess(mine).message
 
 
 def test_yours_and_libs_equal_the_plain_layers_in_the_recording(recorded):

@@ -127,7 +127,7 @@ def test_one_dictionary_for_all_pairs_is_told_as_that():
     edit = ("shared = {}", "shared = kept")
     message = n12.check_pipeline(edited((make_task, run_pipeline), edit, names={"kept": {}})[1]).message
     assert "6 Recomputes share 1 dictionary: each pair needs a new one" in message
-    assert "Nothing computes" not in message
+    assert "What my_tie returns" not in message
 
 
 def test_a_dictionary_that_a_pair_keeps_from_batch_to_batch_is_told():
@@ -173,6 +173,29 @@ def test_a_copy_that_another_micro_batchs_stream_launches_is_told_what_is_true()
     message = n12.check_pipeline(edited((make_task, run_pipeline), edit)[1]).message
     assert "A copy stream reads what the partition may still be computing: it has to wait" in message
     assert "wrong way round" not in message
+
+
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ("i < stop", "i < stop and j > 0", "not 2 ×. Here a micro-batch below `stop` was not checkpointed."),
+        ("i < stop", "0 < i < stop", "not 2 ×. Here a micro-batch below `stop` was not checkpointed."),
+        ("my_tie(batch[0], shared", "my_tie(batch[0], {}", "and the dictionary that of its Checkpoint."),
+        ("compute=compute", "compute=partial(list, compute())", "The worker is to call `compute`"),
+        ("for clock in clock_cycles(m, n):", "for clock in []:", "afterwards. Replace what stands in the given list."),
+    ],
+)
+def test_what_is_said_of_a_famous_mistake_is_true_of_others_of_the_same_fault(old, new, says):
+    wrong = edited((make_task, run_pipeline), (old, new), names={"partial": partial})[1]
+    assert says in n12.check_pipeline(wrong).message
+
+
+def test_copies_to_a_partition_in_streams_of_the_answers_own_are_told():
+    first = "m, n = len(batches), len(partitions)"
+    own = f"{first}\n    own = [[new_stream(device) for _ in batches] for device in devices]"
+    edits = [(first, own), ("copy_streams[j][i], b", "own[j][i], b"), ("(copy_streams[j][i], s", "(own[j][i], s")]
+    wrong = edited((make_task, run_pipeline), *edits, names={"new_stream": new_stream})[1]
+    assert "in backward a gradient is copied from cuda:2 in another stream than" in n12.check_pipeline(wrong).message
 
 
 def test_torchs_checkpoint_is_not_said_to_compute_nothing_again():

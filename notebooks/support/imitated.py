@@ -195,7 +195,7 @@ class Imitation:
 
     def reduce(self, tensor: Tensor, dst: int) -> None:
         """Give one rank the sum of all tensors; nobody knows what the others' hold afterwards: NaN."""
-        _without_gaps(tensor)
+        _without_gaps(tensor, "reduce")
         given = self._collective("reduce", tensor, dst)
         with torch.no_grad():
             if self.get_rank() == dst:
@@ -209,7 +209,7 @@ class Imitation:
         """Give every rank the sum or mean of all tensors; with async_op when the handle's `wait()` has returned."""
         if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
             raise ValueError(f"this imitation of gloo sums and averages; not {op}")
-        _without_gaps(tensor)
+        _without_gaps(tensor, "all_reduce")
         given = self._collective("all_reduce", tensor)
         begun = tensor.detach().clone()
         what = self._name(f"all_reduce of {tensor.numel()} values")
@@ -341,8 +341,10 @@ def _sum_of(parts: Sequence[Tensor], tensor: Tensor) -> Tensor:
     return torch.stack([part.view_as(tensor) for part in parts]).sum(dim=0)
 
 
-def _without_gaps(tensor: Tensor) -> None:
-    """Raise ValueError for a tensor whose values don't lie side by side."""
+def _without_gaps(tensor: Tensor, what: str) -> None:
+    """Raise TypeError for what is no tensor; ValueError for one whose values don't lie side by side."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{what} needs a tensor, and got {tensor!r}")
     if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
         raise ValueError("gloo adds up memory, and this tensor is a view with gaps: reduce a copy of it")
 

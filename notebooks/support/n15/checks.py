@@ -232,6 +232,7 @@ check_follow = Exercise(
 # ---- exercise 3: the mean of gradients over the replicas of a stage
 
 _FLAT = "torch.cat([gradient.flatten() for gradient in gradients])"
+_LOST = "Of a gradient in pieces reshape, flatten and contiguous give a copy, and what is written is lost."
 
 
 def _nothing_sent(parameters: Any, replicas: int, group: Any, dist: Any) -> None:
@@ -290,7 +291,7 @@ check_average = Exercise(
                     _FLAT,
                     _FLAT.replace("flatten()", "flatten().to(gradients[0].dtype)"),
                 ),
-                "Of a gradient in pieces reshape, flatten and contiguous give a copy, and what is written is lost.": (
+                _LOST: (
                     "gradient.copy_(mean.view_as(gradient))",
                     "gradient.reshape(-1).copy_(mean)",
                 ),
@@ -365,6 +366,7 @@ check_clip = Exercise(
                     "        gradient.mul_(min(1.0, max_norm / max(1e-12, gradient.norm().item())))\n",
                 ),
                 "This gradient is as long as before.": ("gradient.mul_(", "gradient.mul("),
+                _LOST: ("gradient.mul_(", "gradient.reshape(-1).mul_("),
                 "The norm is to be returned: that is the number that people log.": (
                     "    return norm",
                     "    pass",

@@ -63,6 +63,10 @@ class _ReadOnce:
 
 
 _NONE = "A gradient may be None, and all_reduce returns None."
+_NO_ROW = (
+    "A gradient need not lie in one piece, as that of a transposed weight: "
+    "a view of it as one row does not exist."
+)
 _EMPTY_BY_NOW = "`parameters` is an iterator: whoever reads it a second time finds nothing."
 
 
@@ -71,8 +75,7 @@ _EMPTY_BY_NOW = "`parameters` is an iterator: whoever reads it a second time fin
 _OF_AVERAGE = {
     "'NoneType' object": _NONE,
     "but got NoneType": "A parameter may have no gradient: leave it out.",
-    "view size is not compatible": "A gradient need not lie in one piece, as that of a transposed weight: a view of "
-    "it as one row does not exist.",
+    "view size is not compatible": _NO_ROW,
 }
 
 _SETS = "Sets and hashes have another order in each process: these calls don't meet."
@@ -230,6 +233,11 @@ def _lengths(*of_stages: Sequence[float | None], kind: torch.dtype = torch.float
     return made
 
 
+def _of_a_layer() -> Stages:
+    """Make the gradients of a transposed weight, which lie as it does, and of its bias; those of a plain weight."""
+    return [[3 * random_tensor(2, 3).t(), random_tensor(3)], [random_tensor(2, 2)]]
+
+
 #: What is told of each: its name, the gradients of its stages, the largest norm that is allowed.
 _CLIPPED: tuple[tuple[str, Callable[[], Stages], float], ...] = (
     ("2 stages of norm 5 and 12, max_norm 2", lambda: _lengths([3.0, 4.0], [12.0]), 2.0),
@@ -240,10 +248,12 @@ _CLIPPED: tuple[tuple[str, Callable[[], Stages], float], ...] = (
     ("a frozen stage beside two in float32", lambda: _lengths([None], [3.0], [4.0], kind=torch.float32), 2.0),
     ("all gradients are zero", lambda: _lengths([0.0], [0.0]), 1.0),
     ("1 stage of norm 5, max_norm 2", lambda: _lengths([3.0, 4.0]), 2.0),
+    ("a stage of a transposed weight and a bias", _of_a_layer, 2.0),
 )
 
 _OF_CLIP = {
     "'NoneType' object": _NONE,
+    "view size is not compatible": _NO_ROW,
     "int64 values": "An int, such as the sum of no numbers, is of another type: all ranks must send the same one.",
     "waits in all_reduce": "A collective needs every rank of its group, each time.",
 }
@@ -263,7 +273,8 @@ def fault_of_clip(answer: Any) -> str:
 def _with_gradients(row: Sequence[Tensor | None], kind: torch.dtype) -> list[nn.Parameter]:
     own = []
     for k, gradient in enumerate(row):
-        parameter = nn.Parameter(random_tensor(2 + k, 2).to(kind))
+        shape = (2 + k, 2) if gradient is None else gradient.shape
+        parameter = nn.Parameter(random_tensor(*shape).to(kind))
         parameter.grad = None if gradient is None else gradient.clone()
         own.append(parameter)
     return own

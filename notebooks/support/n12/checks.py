@@ -51,7 +51,7 @@ check_flatten = Exercise(
                     "flatten_sequential(layer) if",
                     "[*layer] if",
                 ),
-                "`children()` names every object once: iterate over the Sequential itself.": (
+                "An object may stand in several places, and `children()` names it once.": (
                     "in module:",
                     "in module.children():",
                 ),
@@ -67,7 +67,7 @@ check_flatten = Exercise(
         "A layer that is no nn.Sequential keeps its inside: do not go into it.": (
             lambda module: nn.Sequential(*(x for x in module.modules() if not isinstance(x, nn.Sequential)))
         ),
-        **famous(flatten_sequential, {"Nothing was opened.": (_OPENS, "False")}),
+        **famous(flatten_sequential, {"Here nothing was opened.": (_OPENS, "False")}),
     },
 )
 """Exercise 1: the same layers, in the same order, in one Sequential."""
@@ -187,7 +187,7 @@ check_mini = Exercise(
             ", the last of 4, was computed 2 × in partition 0, not 1 ×": ("m - 1", "m"),
             ", the last of 3, was computed 2 × in partition 0, not 1 ×": ("m - 1", "self.chunks - 1"),
             "was computed 1 × in partition 0, not 2 ×": (_STOP, "0"),
-            "was computed by the thread that called forward: no worker, no pipeline": (
+            "was computed by the thread that called forward, not by a worker": (
                 _RUN,
                 "{j: task.compute() for j, task in tasks.items()}",
             ),
@@ -195,7 +195,7 @@ check_mini = Exercise(
                 _RUN,
                 "{j: run_clock({j: tasks[j]}, *queues)[j] for j in tasks}",
             ),
-            "start workers once, not per clock or task": (
+            "threads: a partition has one worker for all clocks": (
                 f"done = {_RUN}",
                 f"with {_SPAWN} as own:\n                    done = run_clock(tasks, *own)",
             ),

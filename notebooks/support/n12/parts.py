@@ -23,7 +23,8 @@ def fault_of_parts(model: Any, balance: Sequence[int], layers: Sequence[nn.Modul
             why = "are they copies, or do layers lie in no partition?"
         return f"model.parameters() misses {lost} of {len(weights)}: {why}"
     rest = iter(layers)
-    if parts is None or [[*part] for part in parts] != [[*islice(rest, size)] for size in balance]:
+    cut = [[*part] if isinstance(part, nn.Sequential) else [] for part in parts or ()]
+    if cut != [[*islice(rest, size)] for size in balance]:
         wanted = f"one nn.Sequential per partition, with {list(balance)} layers"
         return f"model.partitions should hold {wanted}"
     if not isinstance(parts, nn.ModuleList):

@@ -92,11 +92,13 @@ class _Layer(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.weight = nn.Parameter(torch.randn(4, 4, generator=generator, dtype=torch.float64) / 2)
         self.watch: tuple[Watch, int] | None = None  # and the partition that this is the first layer of
+        self.joins = False  # of a tuple it returns the first tensor alone
 
     def forward(self, x: Any) -> Any:
         """Compute; note it, if it is watched. Of a tuple the second tensor, numbers of rows, is passed on."""
         if isinstance(x, tuple):
-            return self.computed(x[0]), x[1]
+            y = self.computed(x[0])
+            return y if self.joins else (y, x[1])
         return self.computed(x)
 
     def computed(self, x: Tensor) -> Tensor:
@@ -123,9 +125,9 @@ class Case:
     rows: int
     chunks: int
     mode: str
-    special: str = (
-        ""  # "input": wants a gradient; "shared": the last layer is the second; "error"; "no_grad"; "eval"
-    )
+    # "input": wants a gradient; "shared": the last layer is the second; "joins": it returns a tensor for a tuple;
+    # "error"; "no_grad"; "eval"
+    special: str = ""
     nest: bool = False  # the batch is a tuple: rows, and an integer for each
     before: int = 0  # rows of another batch that this pipeline has had before
 
@@ -136,6 +138,7 @@ class Case:
             "no_grad": ", in torch.no_grad()",
             "eval": ", in eval mode",
             "shared": ", one layer in two places",
+            "joins": ", the last layer returns a tensor",
         }
         nest = ", x a tuple of rows and their numbers (integers)" if self.nest else ""
         before = f", behind a batch of {self.before} rows" if self.before else ""
@@ -160,6 +163,7 @@ class Case:
         layers = [_Layer(seed) for seed in range(sum(self.balance))]
         if self.special == "shared":
             layers[-1] = layers[1]
+        layers[-1].joins = self.special == "joins"
         return layers
 
     def watch(self, patience: float) -> Watch:
@@ -181,8 +185,8 @@ CASES = [
     Case((2, 2), 6, 3, "never", "shared"),
     Case((1, 2, 1), 8, 4, "always"),
     Case((1, 2, 1), 8, 4, "except_last"),
-    Case((1, 1), 8, 4, "always", nest=True),
-    Case((1, 1), 8, 4, "except_last", nest=True),
+    Case((1, 1), 8, 4, "always", "input", nest=True),
+    Case((1, 1), 8, 4, "except_last", "joins", nest=True),
     Case((2, 1, 1), 7, 4, "except_last", "input"),
     Case((1, 1), 3, 8, "except_last"),
     Case((1, 1), 1, 4, "except_last"),
@@ -191,7 +195,7 @@ CASES = [
     Case((1, 1), 2, 4, "except_last", before=8),
     Case((1, 1), 8, 4, "always", before=2),
     Case((2, 2), 5, 4, "never", "no_grad"),
-    Case((1, 2), 6, 3, "never", "eval"),
+    Case((1, 2), 6, 3, "always", "eval"),
     Case((1, 1), 6, 3, "always", "error"),
 ]
 Pipe: TypeAlias = Callable[..., Any]
@@ -236,7 +240,7 @@ def _fault_of_case(answer: Pipe, case: Case, watch: Watch, patience: float, asks
 
     with Aside(work) as aside:
         if not aside.over(patience):
-            return "it does not come back: a get without a put, or a worker that has ended"
+            return "it does not come back: is there a get without a put, or has a worker ended?"
         if aside.error is not None:
             with in_case(f"with {case}", MEANINGS_OF_A_PIPELINE):
                 raise aside.error
@@ -276,10 +280,10 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], asks: boo
             return ""
         if case.special != "error":
             raise
-        return f"a layer's error is lost: the caller gets another exception in its place: {named(error)}"
+        return f"a layer raised, and the caller gets another exception in its place: {named(error)}"
     if case.special == "error":
         return "the error of a layer does not reach the caller"
-    if case.nest:
+    if case.nest and case.special != "joins":
         if not isinstance(output, tuple) or len(output) != 2:
             return f"the layers return a tuple of two tensors, and forward {_told(output)}"
         output, passed = output
@@ -352,6 +356,8 @@ def _fault_of_output(
     wanted_rows = {*zip(watch.starts, case.sizes, strict=True)}
     if watch.rows - wanted_rows:
         sizes = [size for _, size in sorted(watch.rows)]
+        if not Counter(sizes) - Counter(case.sizes):
+            return "the partitions computed other rows than those of the micro-batches that scatter makes"
         return f"the partitions computed micro-batches of {sizes} rows; scatter makes {case.sizes}"
     if output.shape != right.shape:
         return (
@@ -369,9 +375,9 @@ def _fault_of_workers(case: Case, watch: Watch) -> str:
     """Say which thread computed what it should not have, or which task ran alone."""
     for j, threads in sorted(watch.threads.items()):
         if watch.caller in threads:
-            return f"partition {j} was computed by the thread that called forward: no worker, no pipeline"
+            return f"partition {j} was computed by the thread that called forward, not by a worker"
         if len(threads) > 1:
-            return f"partition {j} was computed by {len(threads)} threads: start workers once, not per clock or task"
+            return f"partition {j} was computed by {len(threads)} threads: a partition has one worker for all clocks"
     at_work = {thread for threads in watch.threads.values() for thread in threads}
     if len(at_work) < len(case.balance):
         return "two partitions share a thread: there is a worker per partition"

@@ -132,10 +132,24 @@ def test_workers_that_begin_with_their_first_task_pass():
     assert n12.check_mini(edited(MiniGPipe, *edits, names=names))
 
 
+def test_workers_that_take_turns_are_not_said_to_be_started_anew():
+    edits = [
+        ('spawn_workers([torch.device("cpu")] * n) as queues', "pools_of_one_thread(n) as pools"),
+        ("run_clock(tasks, *queues)", "run_in_pools(tasks, pools.append(pools.pop(0)) or pools)"),
+    ]
+    names = {"pools_of_one_thread": pools_of_one_thread, "run_in_pools": run_in_pools}
+    message = n12.check_mini(edited(MiniGPipe, *edits, names=names)).message
+    assert message.endswith("was computed by 2 threads: a partition has one worker for all clocks.")
+
+
 @pytest.mark.parametrize(
     "old, new, says",
     [
-        ("run_clock(tasks, *queues)", "{j: queues[1][j].get() for j in tasks}", "it does not come back"),
+        (
+            "run_clock(tasks, *queues)",
+            "{j: queues[1][j].get() for j in tasks}",
+            "it does not come back: is there a get",
+        ),
         ("return gather(batches)", "return batches", "the layers return a tensor, and forward returned list"),
         ("return gather(batches)", "return None", "forward returned None"),
         ("return gather(batches)", "return gather(batches[::-1])", "the output is not that of the layers"),
@@ -143,6 +157,12 @@ def test_workers_that_begin_with_their_first_task_pass():
         ("for size in balance)", "for size in balance[:1])", "or do layers lie in no partition?"),
         ('[torch.device("cpu")] * n', '[torch.device("cpu")]', "your code raised IndexError"),
         ("scatter(x, self.chunks)", "[x]", "micro-batches of [6] rows; scatter makes [2, 2, 2]"),
+        ("scatter(x, self.chunks)", "[x[k::3] for k in range(3)]", "the partitions computed other rows than those"),
+        (
+            "nn.Sequential(*islice(layers, size)) for",
+            "next(layers) if size == 1 else nn.Sequential(*islice(layers, size)) for",
+            "balance [1, 2], 6 rows, chunks=3, 'never': model.partitions should hold one nn.Sequential per partition",
+        ),
         ("layer = self.layer(i, j)", "layer = deepcopy(self.layer(i, j))", "gets no gradient"),
         ("self.layer(i, j)", "(self.layer(i, j), self.layer(i, j))[0]", "asked self.layer(0, 0) 2 ×, not once"),
         ("self.layer(i, j)", "partial((lambda i, j, x: self.layer(i, j)(x)), i, j)", "asked self.layer(0, 0) 0 ×"),
@@ -172,11 +192,11 @@ def test_a_recompute_that_calls_what_another_pair_was_given_is_told():
     [
         (
             "self.train()\n        m, n = len",
-            "'never', in eval mode: the caller's layers are in training mode afterwards",
+            "'always', in eval mode: the caller's layers are in training mode afterwards",
         ),
         (
             "torch.set_grad_enabled(self.training and torch.is_grad_enabled())\n        m, n = len",
-            "'never', in eval mode: the output has no graph",
+            "'always', in eval mode: the output has no graph",
         ),
     ],
 )
@@ -205,6 +225,21 @@ def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_note
 @pytest.mark.parametrize(
     "old, new, says",
     [
+        (
+            "if i < stop:",
+            "if i < stop and self.training:",
+            "in eval mode: micro-batch 0 was computed 1 × in partition 0, not 2 ×",
+        ),
+        (
+            "gather(batches)",
+            "tuple(map(torch.cat, zip(*batches))) if isinstance(x, tuple) else torch.cat(batches)",
+            "(integers): the layers return a tensor, and forward returned tuple",
+        ),
+        (
+            "scatter(x,",
+            "scatter(tuple(each.detach() for each in x) if isinstance(x, tuple) else x,",
+            "(integers): the input gets no gradient",
+        ),
         ("if i < stop:", "if i < stop and n > 1:", "balance [2], 6 rows, chunks=3, 'except_last': micro-batch 0 was"),
         ("if i > 0:", "if 0 < i < stop:", "does not hold every partition to its order"),
         ("if i > 0:", "if i > 0 and self.checkpoint == 'always':", "does not hold every partition to its order"),

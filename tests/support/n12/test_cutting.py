@@ -36,7 +36,11 @@ def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_t
     assert "One level" not in changed
     assert "these are copies" in n12.check_flatten(copies).message
     assert "the given module was changed" in n12.check_flatten(appends).message
-    for opens in (lambda x: "Sequential" in type(x).__name__, lambda x: type(x) in (nn.Sequential, nn.ModuleList)):
+    for opens in (
+        lambda x: "Sequential" in type(x).__name__,
+        lambda x: type(x).__name__ == "Sequential",
+        lambda x: type(x) in (nn.Sequential, nn.ModuleList),
+    ):
 
         def too_much(module, opens=opens):
             layers = []
@@ -58,7 +62,7 @@ def test_who_goes_into_every_layer_and_names_each_place_is_not_told_of_modules()
 
     message = n12.check_flatten(every_place).message
     assert "for a residual layer" in message
-    assert "three places once" not in message
+    assert "names it once" not in message
 
 
 def test_a_layer_that_comes_twice_in_a_row_and_an_identity_are_layers():
@@ -93,6 +97,9 @@ def test_a_block_that_is_opened_once_and_a_flat_model_that_comes_back_are_told()
     assert (
         "for one nested Sequential object in two places, ['Linear', 'ReLU', 'Linear', 'Linear', 'ReLU']" in once.message
     )
+
+    distinct = n12.check_flatten(lambda module: n12.flatten_sequential(nn.Sequential(*dict.fromkeys(module)))).message
+    assert distinct.endswith("An object may stand in several places, and `children()` names it once.")
 
     def the_same(module):
         nested = any(type(layer) is nn.Sequential for layer in module)
@@ -208,6 +215,15 @@ def by_coarse_halves(costs, n, until, rounds=1000):
     return filled_up_to(costs, n, high)
 
 
+def by_share(costs, n, share=1e-9):
+    low = max(costs)
+    high = sum(costs)
+    while high - low > share * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if filled_up_to(costs, n, middle) else (middle, high)
+    return filled_up_to(costs, n, high)
+
+
 @pytest.mark.parametrize("until, rounds", [(1e-2, 1000), (1e-4, 1000), (1e-6, 1000), (1e-9, 1000), (0, 10), (0, 20)])
 def test_a_search_that_stops_too_early_is_told(until, rounds):
     verdict = n12.check_cut(lambda costs, n: by_coarse_halves(costs, n, until, rounds))
@@ -233,6 +249,46 @@ def test_lengths_from_the_back_are_not_said_to_move_layers():
     assert "mean" not in falling
 
 
+def of_the_last_one_only(costs, n):
+    """Let the last partition alone cost as little as possible."""
+    return [1] * (n - 2) + [len(costs) - n + 1, 1] if n > 1 else [len(costs)]
+
+
+def above_the_mean(costs, n):
+    """Begin a partition when the one before costs more than the mean."""
+    sizes = [0]
+    for at in range(len(costs)):
+        full = sum(costs[at - sizes[-1] : at]) > sum(costs) / n and len(sizes) < n
+        if sizes[-1] and (full or len(costs) - at == n - len(sizes)):
+            sizes.append(0)
+        sizes[-1] += 1
+    return sizes
+
+
+def up_to_multiples_of_the_mean(costs, n):
+    """Fill the first j partitions up to j times the mean."""
+    ends = [0]
+    for j in range(1, n):
+        end = int(numpy.searchsorted(numpy.cumsum(costs), j * sum(costs) / n, side="right"))
+        ends.append(min(max(end, ends[-1] + 1), len(costs) - n + j))
+    return numpy.diff([*ends, len(costs)]).tolist()
+
+
+def by_the_sum(costs, n):
+    """Forget the max: every cut costs the same, and the first one is taken."""
+    return [1] * (n - 1) + [len(costs) - n + 1]
+
+
+@pytest.mark.parametrize("answer", [of_the_last_one_only, above_the_mean, up_to_multiples_of_the_mean, by_the_sum])
+def test_a_cut_that_fails_first_as_a_famous_one_does_is_not_taken_for_it(answer):
+    assert n12.check_cut(answer).message.endswith("is possible.")
+
+
+def test_equal_numbers_are_known_whoever_gets_the_rest():
+    message = n12.check_cut(lambda costs, n: (*[len(costs) // n] * (n - 1), len(costs) - len(costs) // n * (n - 1)))
+    assert "Equal numbers of layers" in message.message
+
+
 @pytest.mark.parametrize(
     "answer, says",
     [
@@ -243,6 +299,7 @@ def test_lengths_from_the_back_are_not_said_to_move_layers():
         (lambda costs, n: [size + 1 for size in partition(costs, n)], "there are 6 layers, and"),
         (lambda costs, n: (partition(costs, n), costs.clear())[0], "the list of costs was changed"),
         (by_halves_of_whole_numbers, "is possible"),
+        (by_share, "costs 9000000008; 9000000005 is possible"),
     ],
 )
 def test_other_wrong_cuts_are_told_what_is_seen(answer, says):

@@ -235,6 +235,8 @@ def test_the_text_of_functions_and_classes_is_found(tmp_path):
     assert source_of(wrapped).startswith("@torch.no_grad()\ndef wrapped(dist):")
     with pytest.raises(ValueError, match="no text of <lambda>"):
         source_of(lambda: 0)
+    with pytest.raises(ValueError, match="no text of dies"):
+        source_of(torch.no_grad()(dies))  # a call wraps it, and its text would leave that out
     write_module(tmp_path / "state.py", fails, dies, annotated)
     space = {}
     exec((tmp_path / "state.py").read_text(), space)

@@ -29,10 +29,12 @@ def source_of(thing: Any) -> str:
 
 @lru_cache(maxsize=64)  # a solution is asked for as often as it has famous mistakes
 def _definition(text: str, name: str, wrapped: bool) -> str | None:
-    """Return what of a text defines a name, if anything does; wrapped: with its decorators."""
+    """Return what of a text defines a name, if anything does; wrapped: with its decorators, which have to be there."""
     for node in ast.parse(text).body:
         if getattr(node, "name", "") == name:
             around = getattr(node, "decorator_list", []) if wrapped else []
+            if wrapped and not around:
+                return None  # wrapped by a call, which is written elsewhere
             decorators = [f"@{ast.get_source_segment(text, part)}\n" for part in around]
             return "".join(decorators) + (ast.get_source_segment(text, node) or "")
     return None

@@ -136,7 +136,7 @@ def draw_cost(*, world_size: int, latency: float, bandwidth: float, shared: int)
     passed = {name: border(*given, WAYS[name]) for name in ("tree", "halving and doubling")}
     if sizes[0] < passed["tree"] < sizes[-1]:
         axes.axvline(passed["tree"], color=MUTED, linestyle="--", linewidth=1.3)
-    tree, halving = (_from(least, sizes[0]) for least in passed.values())
+    tree, halving = (_from(least) for least in passed.values())
     found = f"the ring is at least as fast as the tree {tree}, as halving {halving}"
     axes.legend(loc="upper left")
     links = "" if shared == 1 else f", {shared} ranks on a far link"
@@ -149,11 +149,11 @@ def draw_cost(*, world_size: int, latency: float, bandwidth: float, shared: int)
     return describe(figure, f"{what}: {found}. From 1 KB to 10 GB: {said}.")
 
 
-def _from(least: float, smallest: float) -> str:
-    """Say from which size on; smallest: that is drawn."""
+def _from(least: float) -> str:
+    """Say from which size on."""
     if math.isinf(least):
         return "at no size"
-    return f"from {format_bytes(least)} on" if least > smallest else "at every size"
+    return f"from {format_bytes(least)} on" if least > 0 else "at every size"
 
 
 # ---- CLIP's loss compares images with captions: which pairs a rank sees, with its own points only and with all.
@@ -214,7 +214,7 @@ def draw_overlap(
     hidden = format_share(hidden_share(trace))
     figure = draw_timeline(
         predicted=trace,
-        title=f"{plural(calls, 'bucket')}: {hidden} of the all-reduce hidden, backward() waits {waited:.1f} ticks",
+        title=f"{plural(calls, 'bucket')}: {hidden} of the all-reduce hidden, the step waits {waited:.1f} ticks",
         unit="clock",
         bubbles=True,
     )

@@ -191,7 +191,7 @@ def _counted(answer: Callable[..., Any]) -> Callable[..., Any]:
 def _fault_of_number(got: Any, expected: int, case: Any) -> str:
     if got == expected:
         return ""
-    said = f"expected {expected}, got {got}"
+    said = f"expected {expected}, got {got!r}"
     if not isinstance(got, int):
         return said
     why = "that is more than it needs" if got > expected else "with so few it waits"

@@ -248,12 +248,12 @@ class _Trial:
         return True
 
     def fault_one_by_one(self) -> str:
-        """F, I and W of one micro-batch, then of the next: before, both F's came first.
+        """F, I and W of one micro-batch, then of the next, which is data: its x needs no gradient.
 
         In between somebody changes the gradient in place, as clipping does.
         """
         self.weight.grad = None
-        for x, gradient in zip(self.xs, self.gradients, strict=True):
+        for x, gradient in zip((self.xs[0], self.xs[1].detach()), self.gradients, strict=True):
             waiting: list[Any] = []
             with in_case("in the order F0 I0 W0 F1 I1 W1"):
                 before = self.weight.grad
@@ -263,6 +263,8 @@ class _Trial:
                 if self.weight.grad is not before:
                     return GRAD_CHANGED_IN_F
                 torch.autograd.backward(y, gradient)
+                if not (waiting or x.requires_grad):
+                    return "where x needs no gradient, `later` is empty after I: W is owed all the same."
                 if self.weight.grad is None and before is not None:
                     return SET_TO_NONE.format("I")
                 if self.weight.grad is not before:

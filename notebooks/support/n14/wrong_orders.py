@@ -161,7 +161,7 @@ INTERLEAVING = famous(
         ),
         "A group too many before the first backward.": ("(v - 1) * n + 2", "v * n + 2"),
         "Three forwards more for each rank behind are one too many.": ("2 * (n - 1 - j)", "3 * (n - 1 - j)"),
-        "With all v * m forwards first that is GPipe with v stages, and holds all of it.": (_AHEAD, "v * m"),
+        "With all v * m forwards first a rank holds all of them, as in GPipe.": (_AHEAD, "v * m"),
         "A backward in halves is another change: here it stays whole.": (
             '("B", s, i) for',
             '("I", s, i) for',

@@ -236,6 +236,8 @@ def test_whose_layers_all_add_to_the_last_ones_weight_is_not_told_that_the_list_
         ),
         (LATER, f"{LATER}\n        weight.grad = None", "F has set `weight.grad` to None"),
         (APPEND, f"{APPEND}\n        weight.grad = None", "I has set `weight.grad` to None"),
+        (APPEND, f"ctx.needs_input_grad[0] and {APPEND}", "where x needs no gradient, `later` is empty"),
+        (APPEND, "(ctx.later.append if ctx.needs_input_grad[0] else apply)(add_to_weight)", "where x needs no"),
         (PART, f"{PART} + torch.zeros(weight.shape, dtype=x.dtype)", "on another device"),
         (
             PART,
@@ -255,7 +257,7 @@ def test_whose_layers_all_add_to_the_last_ones_weight_is_not_told_that_the_list_
     ],
 )
 def test_each_clause_that_a_layer_may_break_alone_is_tried(old, new, said):
-    answer = edited(solved.SplitLinear, (old, new), names={"sums": {}, "store": []})
+    answer = edited(solved.SplitLinear, (old, new), names={"sums": {}, "store": [], "apply": lambda work: work()})
     assert said in n14.check_split(answer).message
 
 

@@ -17,6 +17,7 @@ from support.n00.guesses import guess_slow_rank as guess_slow_rank
 from support.n00.guesses import guess_weight as guess_weight
 from support.n00.guesses import guess_weights as guess_weights
 from support.n00.idle import (
+    LATE_SPANS,
     another_share,
     first_start,
     from_to,
@@ -55,6 +56,7 @@ from support.n00.unequal import (
     DEAL_CASES,
     all_to_the_fastest,
     badly_dealt,
+    dealt_as_a_list,
     dealt_equally,
     found_by_speed,
     free_first,
@@ -124,11 +126,10 @@ check_step = Exercise(
             (MEAN, ONE_NUMBER)
         ),
         RANK_0_ALONE: _stepped((MEAN, "mean = weights[0].grad")),
-        "A rank stepped before the last backward was over: the mean needs the gradients of all ranks.": (
-            one_rank_after_the_other
-        ),
-        "Rank 0's gradient counts more than once: a sum that begins with `weights[0].grad` and adds in place changes "
-        "that very tensor, and adds it again.": _stepped((MEAN, ADDED_IN_PLACE)),
+        "Each rank stepped by the mean of its own gradient and those of the ranks before it: the mean needs the "
+        "gradients of all ranks.": one_rank_after_the_other,
+        "Rank 0's gradient counts more than once: does a sum begin with `weights[0].grad` and add in place? Then it "
+        "changes that very tensor, and adds it again.": _stepped((MEAN, ADDED_IN_PLACE)),
         "Rank 0's gradient counts twice, as where a sum begins with it and then adds it again.": _stepped(
             (
                 "sum(weight.grad for weight in weights)",
@@ -207,7 +208,7 @@ check_idle_share = Exercise(
             ([("a", 0, 1), ("c", 2, 3)], ["a", "b", "c", "d"]),
             ([("a", 0, 10), ("b", 1, 2)], ["a", "b"]),
             ([("b", 0, 1), ("a", 1, 9), ("c", 2, 3), ("b", 3, 4)], ["a", "b", "c"]),
-            ([("b", 107.25, 108), ("a", 107.5, 111), ("b", 106, 107)], ["a", "b"]),
+            LATE_SPANS,
         ],
     ),
     view=lambda answer: lambda spans, lanes: answer(spans, lanes),  # whatever the reader calls them
@@ -324,7 +325,7 @@ check_play = Exercise(
             ("times[name] = (start, start + seconds)", "times[name] = (start, seconds)"),
             ("times[other][1]", "sum(times[other])"),
         ),
-        "You forgot what the lane had done before it waited: a task that waits keeps its lane.": _played(
+        "You left out the time that a lane has waited: it is free when its last task ends.": _played(
             ("free[lane] = start + seconds", "free[lane] = free.get(lane, 0) + seconds")
         ),
     },
@@ -388,14 +389,14 @@ check_deal = Exercise(
     "rows by speed",
     reference=my_deal,
     cases=cases("rows speeds", DEAL_CASES),
-    view=lambda answer: lambda rows, speeds: answer(rows, speeds),
+    view=dealt_as_a_list,
     keeps=True,
     throughout=True,
     fault=badly_dealt,
     praise="the last rank could not end sooner, in all {count} cases",
     mistakes={
         "You dealt equally: the slow rank ends last.": dealt_equally,
-        "You gave more to the slow: a rank of twice the speed takes twice the rows.": more_to_the_slow,
+        "You gave more to the slow, who take longer for each row.": more_to_the_slow,
         "You rounded each share for itself.": rounded,
         "You rounded each share down: the rows that are left over are somebody's, too.": rounded_down,
         "In proportion to the speed, yes, but rows can't be cut.": uncut,

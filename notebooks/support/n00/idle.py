@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
 from typing import Any, TypeAlias
 
 from lib.timeline import Span, Trace
-from support.kit.values import near, short
+from support.kit.values import kind_of, near
 from support.n00.solved import my_idle_share
 from support.n00.told import told_by_digits
 
 SpanRows: TypeAlias = Sequence[tuple[str, float, float]]
 idle_share: Callable[[SpanRows, Sequence[str]], float] = my_idle_share
+#: A timeline at a clock's seconds, in a tuple of lanes of which one's name is a part of the other's.
+LATE_SPANS: tuple[SpanRows, Sequence[str]] = (
+    [
+        ("rank 10", 1_800_000_001.25, 1_800_000_002),
+        ("rank 1", 1_800_000_001.5, 1_800_000_005),
+        ("rank 10", 1_800_000_000, 1_800_000_001),
+    ],
+    ("rank 1", "rank 10"),
+)
 
 
 def another_share(got: Any, expected: float, case: Mapping[str, Any]) -> str:
     """Say which share was expected, and with which digits another differs; "" if it is the same but for rounding."""
     if near(got, expected, 1e-9):
         return ""
-    if isinstance(got, bool) or not isinstance(got, (int, float)):
-        return f"expected {short(expected)}, got {short(got)}"
+    if isinstance(got, bool) or not isinstance(got, Number):
+        return f"a number expected, not {kind_of(got)}"
     right, mine = told_by_digits(expected, got)
     nearly = ", as if rounded or computed in single precision" if near(got, expected, 1e-5) else ""
     return f"expected {right}, got {mine}{nearly}"

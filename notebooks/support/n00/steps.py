@@ -23,8 +23,6 @@ from support.ranks import TOOLS, in_threads
 LabelledRows = tuple[torch.Tensor, torch.Tensor]
 #: A step of all ranks in one process: replicas, batches, learning rate.
 SharedStep: TypeAlias = Callable[[list[nn.Module], list[LabelledRows], float], Any]
-#: By how much a weight of these checks may differ that was reached by sums in another order.
-ROUNDING = 1e-12
 #: A step of one rank: dist, replica, batch, learning rate.
 RankStep: TypeAlias = Callable[[Any, nn.Module, LabelledRows, float], Any]
 
@@ -170,10 +168,10 @@ def _apart(replicas: Sequence[WatchedReplica]) -> str:
     for rank, replica in enumerate(replicas):
         own = nn.utils.parameters_to_vector(replica.parameters())
         off = (own - first).abs().max().item()
-        if 0 < off < ROUNDING:
+        if off and torch.allclose(own, first, rtol=2e-9, atol=2e-12):  # twice what first_difference lets pass
             return (
-                f"a weight of rank {rank} differs by {off:.0e} from that of rank 0: each has added in an order of its "
-                f"own, and replicas must be equal to the last bit"
+                f"a weight of rank {rank} differs by {off:.0e} from that of rank 0, as where each computes in an order "
+                f"of its own; replicas must be equal to the last bit"
             )
     return ""
 

@@ -16,6 +16,7 @@ from support.n00.checks import (
     guess_weight,
     guess_weights,
 )
+from support.n00.solved import my_idle_share
 
 # ---- exercise 3: when tasks run
 
@@ -98,6 +99,18 @@ def test_waiting_for_a_lane_is_not_called_waiting_for_the_list():
         return times
 
     assert "You waited for the lane of what a task needs" in check_play(play).message
+
+
+def test_a_lane_of_which_only_the_durations_count_is_told_of_its_waits():
+    def play(tasks):
+        times = {}
+        for number, (name, lane, seconds, needs) in enumerate(tasks):
+            before = sum(task[2] for task in tasks[:number] if task[1] == lane)
+            start = max([before, *(times[other][1] for other in needs)])
+            times[name] = start, start + seconds
+        return times
+
+    assert "You left out the time that a lane has waited" in check_play(play).message
 
 
 def with_free(free, tasks):
@@ -265,6 +278,48 @@ def test_gaps_are_right_only_between_the_sorted_spans_of_a_lane_and_a_timeline_m
     assert check_idle_share(by_gaps), check_idle_share(by_gaps)
     assert check_idle_share(lambda spans, lanes: by_gaps(spans, lanes, order=list)).status == "wrong"
     assert check_idle_share(beginning_at_most_at_a_hundred).status == "wrong"
+
+
+def by_whole_ticks(spans, lanes):
+    """Count the ticks in which each lane works, as if every span began and ended with one."""
+    ticks = range(int(min(start for _, start, _ in spans)), int(max(end for _, _, end in spans)))
+    worked = sum(start <= tick < end for _, start, end in spans for tick in ticks)
+    return 1 - worked / (len(ticks) * len(lanes))
+
+
+def test_an_idle_share_of_whole_ticks_alone_is_refused():
+    verdict = check_idle_share(by_whole_ticks)
+    assert verdict.status == "wrong"
+    assert not any(sentence in verdict.message for sentence in check_idle_share.mistakes)
+
+
+def searching_from_a_thousand(spans, lanes):
+    first = 1000
+    for _, start, _ in spans:
+        first = min(first, start)
+    worked = sum(end - start for _, start, end in spans)
+    return 1 - worked / len(lanes) / (max(end for _, _, end in spans) - first)
+
+
+def by_parts_of_names(spans, lanes):
+    makespan = max(end for _, _, end in spans) - min(start for _, start, _ in spans)
+    worked = [sum(end - start for name, start, end in spans if lane in name) for lane in lanes]
+    return 1 - sum(worked) / len(lanes) / makespan
+
+
+def copying_lanes(spans, lanes):
+    return my_idle_share(spans, lanes.copy())
+
+
+@pytest.mark.parametrize("answer", [searching_from_a_thousand, by_parts_of_names, copying_lanes])
+def test_a_clocks_seconds_names_in_names_and_a_tuple_of_lanes_are_tried(answer):
+    verdict = check_idle_share(answer)
+    assert verdict.status == "wrong"
+    assert not any(sentence in verdict.message for sentence in check_idle_share.mistakes)
+
+
+def test_a_text_is_not_told_two_numbers_that_are_equal():
+    assert "a number expected, not str" in check_idle_share(lambda *given: str(my_idle_share(*given))).message
 
 
 # ---- predictions

@@ -4,8 +4,10 @@ import heapq
 import math
 
 import pytest
+import torch
 
 from support.n00.checks import check_deal
+from support.n00.solved import my_deal
 
 
 def with_a_heap(rows, speeds):
@@ -132,6 +134,26 @@ def by_later_ends(by):
     return deal
 
 
+def by_a_hundred_swaps(rows, speeds):
+    ranks = range(len(speeds))
+    shares = [rows // len(speeds) + (rank < rows % len(speeds)) for rank in ranks]
+    for _ in range(100):
+        last = max(ranks, key=lambda rank: shares[rank] / speeds[rank])
+        first = min(ranks, key=lambda rank: (shares[rank] + 1) / speeds[rank])
+        if (shares[first] + 1) / speeds[first] < shares[last] / speeds[last]:
+            shares[first] += 1
+            shares[last] -= 1
+    return shares
+
+
+def a_call_a_row(rows, speeds):
+    if rows == 0:
+        return [0] * len(speeds)
+    shares = a_call_a_row(rows - 1, speeds)
+    shares[min(range(len(speeds)), key=lambda rank: (shares[rank] + 1) / speeds[rank])] += 1
+    return shares
+
+
 def of_several_ranks(rows, speeds):
     assert len(speeds) > 1
     return with_a_heap(rows, speeds)
@@ -145,6 +167,8 @@ def of_several_ranks(rows, speeds):
         two_greedily_and_the_rest_to_the_fastest,
         at_most_two_rows_more,
         *(by_later_ends(by) for by in (0.01, 0.001)),
+        by_a_hundred_swaps,
+        a_call_a_row,
         of_several_ranks,
     ],
 )
@@ -195,6 +219,82 @@ def test_a_share_that_is_no_number_of_rows_is_told():
     assert "the list has 1 share for 4 ranks" in check_deal(lambda rows, speeds: [rows]).message
 
 
+@pytest.mark.parametrize(
+    "other, kind",
+    [(lambda shares: dict(enumerate(shares)).values(), "dict_values"), (lambda shares: map(int, shares), "map")],
+)
+def test_what_can_not_be_sliced_is_no_list_of_shares(other, kind):
+    verdict = check_deal(lambda rows, speeds: other(with_a_heap(rows, speeds)))
+    assert f"a list of 4 shares expected, not {kind}." in verdict.message
+    assert "your function returned None" in check_deal(lambda rows, speeds: None).message
+
+
 def test_praise_speaks_of_the_last_rank_since_another_may_end_later_than_it_could():
     assert by_trying_ends(12, [2, 2, 2, 1]) == (2, 4, 4, 2), "with [3, 3, 4, 2] rank 1 ends sooner"
     assert "the last rank could not end sooner" in check_deal(by_trying_ends).message
+
+
+# ---- exercise 5: whole numbers, more ranks, ends that nearly coincide
+
+
+def earliest(end):
+    """Make a dealer that gives each row to the rank of the earliest end(share + 1, speed)."""
+
+    def deal(rows, speeds):
+        shares = [0] * len(speeds)
+        for _ in range(rows):
+            shares[min(range(len(speeds)), key=lambda rank: end(shares[rank] + 1, speeds[rank]))] += 1
+        return shares
+
+    return deal
+
+
+def few_rows_well(rows, speeds, well=3):
+    shares = [rows * speed // sum(speeds) for speed in speeds]
+    for _ in range(min(well, rows - sum(shares))):
+        shares[min(range(len(speeds)), key=lambda rank: (shares[rank] + 1) / speeds[rank])] += 1
+    shares[speeds.index(max(speeds))] += rows - sum(shares)
+    return shares
+
+
+def by_thousandths(rows, speeds):
+    thousandths = 1000 * rows // sum(speeds)
+    while sum(thousandths * speed // 1000 for speed in speeds) < rows:
+        thousandths += 1
+    shares = [thousandths * speed // 1000 for speed in speeds]
+    for rank in range(len(speeds)):
+        shares[rank] -= min(shares[rank], sum(shares) - rows)
+    return shares
+
+
+def of_four_at_most(rows, speeds):
+    assert len(speeds) <= 4
+    return my_deal(rows, speeds)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(earliest(lambda share, speed, digits=digits: round(share / speed, digits)) for digits in (2, 3)),
+        *(lambda rows, speeds, well=well: few_rows_well(rows, speeds, well) for well in (3, 4)),
+        by_thousandths,
+        of_four_at_most,
+    ],
+)
+def test_shares_that_are_right_only_for_few_ranks_or_coarse_ends_are_refused(answer):
+    verdict = check_deal(answer)
+    assert verdict.status == "wrong"
+    assert not any(sentence in verdict.message for sentence in check_deal.mistakes)
+    assert check_deal(earliest(lambda share, speed: share / speed))
+
+
+def test_shares_that_are_floats_are_told_so_since_no_rank_could_slice_with_them():
+    verdict = check_deal(lambda rows, speeds: [float(share) for share in my_deal(rows, speeds)])
+    assert verdict.status == "wrong"
+    assert "rank 0 gets 3.0 rows: that is a float, and rows are counted by an int" in verdict.message
+    assert check_deal(lambda rows, speeds: torch.tensor(my_deal(rows, speeds), dtype=torch.long))
+
+
+def test_one_tick_is_not_called_ticks():
+    backwards = check_deal(lambda rows, speeds: my_deal(rows, speeds)[::-1])
+    assert "ends after 2 ticks; it could end after 1 tick." in backwards.message

@@ -222,7 +222,7 @@ def in_an_order_of_its_own(replicas, batches, lr):
         (leaving_gradients_on_rows, "in step 1 your function has changed batches[0]: rank 0 needs its rows and labels"),
         (without_gradients, "in step 1 your function has switched gradients off and left it so"),
         (on_frozen_weights, "in step 1 a weight of rank 0 no longer asks for a gradient"),
-        (in_an_order_of_its_own, "each has added in an order of its own, and replicas must be equal to the last bit"),
+        (in_an_order_of_its_own, "of its own; replicas must be equal to the last bit"),
     ],
 )
 def test_a_step_changes_weights_and_nothing_else(answer, told):

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from support.built import my_step
 from support.kit.mistakes import edited
-from support.n00.checks import check_deal, check_idle_share, check_play, check_rank_step, check_step
-from support.n00.solved import my_deal, my_idle_share, my_play, my_rank_step
+from support.n00.checks import check_idle_share, check_play, check_rank_step, check_step
+from support.n00.solved import my_idle_share, my_play, my_rank_step
 
 # ---- exercises 1 and 4: torch's settings, and cheats
 
@@ -109,6 +109,17 @@ def test_a_gradient_may_be_found_in_any_way(answer):
     assert check_step(answer), check_step(answer)
 
 
+def nearly_together(replicas, batches, learning_rate):
+    my_step(replicas, batches, learning_rate)
+    for weight in replicas[-1].parameters():
+        weight.data *= 1 + 1e-10
+
+
+def test_a_difference_between_ranks_is_seen_however_small():
+    message = check_step(nearly_together).message
+    assert "in step 1 a weight of rank 2 differs by 1e-10 from that of rank 0" in message
+
+
 # ---- exercises 1 and 4: what is said
 
 
@@ -129,6 +140,16 @@ def stepping(mean):
 
 def total(weights):
     return sum(weight.grad for weight in weights)
+
+
+def by_a_running_mean(replicas, batches, learning_rate):
+    """Do all backwards, and let each rank step by the mean as far as it has come."""
+    for replica, (rows, labels) in zip(replicas, batches, strict=True):
+        replica.zero_grad()
+        F.cross_entropy(replica(rows), labels).backward()
+    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+        for rank, weight in enumerate(same):
+            weight.data -= learning_rate * total(same[: rank + 1]) / (rank + 1)
 
 
 def never_stepping(replicas, batches, learning_rate):
@@ -186,6 +207,8 @@ def by_all_rows_and_by_ranks(same, rows):
             "counts twice",
             "the sum began with it and added",
         ),
+        (stepping(lambda same, rows: same[0].grad + total(same) / len(same)), "does a sum begin with", "once: a sum"),
+        (by_a_running_mean, "its own gradient and those of the ranks before it", "backward was over"),
         (never_stepping, "No weight has moved", "gives the name a new tensor"),
         (clearing_too_early, "No weight has moved", "gives the name a new tensor"),
         (next_ranks_batch, "rank 0 saw rank 1's rows", "did the work of all"),
@@ -350,88 +373,6 @@ def from_the_end(tasks):
 
 def test_an_engine_may_round_as_floats_do():
     assert check_play(from_the_end), check_play(from_the_end)
-
-
-# ---- exercise 5: whole numbers, more ranks, ends that nearly coincide
-
-
-def earliest(end):
-    """Make a dealer that gives each row to the rank of the earliest end(share + 1, speed)."""
-
-    def deal(rows, speeds):
-        shares = [0] * len(speeds)
-        for _ in range(rows):
-            shares[min(range(len(speeds)), key=lambda rank: end(shares[rank] + 1, speeds[rank]))] += 1
-        return shares
-
-    return deal
-
-
-def few_rows_well(rows, speeds, well=3):
-    shares = [rows * speed // sum(speeds) for speed in speeds]
-    for _ in range(min(well, rows - sum(shares))):
-        shares[min(range(len(speeds)), key=lambda rank: (shares[rank] + 1) / speeds[rank])] += 1
-    shares[speeds.index(max(speeds))] += rows - sum(shares)
-    return shares
-
-
-def by_thousandths(rows, speeds):
-    thousandths = 1000 * rows // sum(speeds)
-    while sum(thousandths * speed // 1000 for speed in speeds) < rows:
-        thousandths += 1
-    shares = [thousandths * speed // 1000 for speed in speeds]
-    for rank in range(len(speeds)):
-        shares[rank] -= min(shares[rank], sum(shares) - rows)
-    return shares
-
-
-def of_four_at_most(rows, speeds):
-    assert len(speeds) <= 4
-    return my_deal(rows, speeds)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *(earliest(lambda share, speed, digits=digits: round(share / speed, digits)) for digits in (2, 3)),
-        *(lambda rows, speeds, well=well: few_rows_well(rows, speeds, well) for well in (3, 4)),
-        by_thousandths,
-        of_four_at_most,
-    ],
-)
-def test_shares_that_are_right_only_for_few_ranks_or_coarse_ends_are_refused(answer):
-    verdict = check_deal(answer)
-    assert verdict.status == "wrong"
-    assert not any(sentence in verdict.message for sentence in check_deal.mistakes)
-    assert check_deal(earliest(lambda share, speed: share / speed))
-
-
-def test_shares_that_are_floats_are_told_so_since_no_rank_could_slice_with_them():
-    verdict = check_deal(lambda rows, speeds: [float(share) for share in my_deal(rows, speeds)])
-    assert verdict.status == "wrong"
-    assert "rank 0 gets 3.0 rows: that is a float, and rows are counted by an int" in verdict.message
-    assert check_deal(lambda rows, speeds: torch.tensor(my_deal(rows, speeds), dtype=torch.long))
-
-
-def test_one_tick_is_not_called_ticks():
-    backwards = check_deal(lambda rows, speeds: my_deal(rows, speeds)[::-1])
-    assert "ends after 2 ticks; it could end after 1 tick." in backwards.message
-
-
-# ---- exercise 2: times are no whole numbers
-
-
-def by_whole_ticks(spans, lanes):
-    """Count the ticks in which each lane works, as if every span began and ended with one."""
-    ticks = range(int(min(start for _, start, _ in spans)), int(max(end for _, _, end in spans)))
-    worked = sum(start <= tick < end for _, start, end in spans for tick in ticks)
-    return 1 - worked / (len(ticks) * len(lanes))
-
-
-def test_an_idle_share_of_whole_ticks_alone_is_refused():
-    verdict = check_idle_share(by_whole_ticks)
-    assert verdict.status == "wrong"
-    assert not any(sentence in verdict.message for sentence in check_idle_share.mistakes)
 
 
 # ---- exercise 1: what is said of a step that is too long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fractions import Fraction
@@ -11,7 +12,7 @@ from support.kit.guess import Guess
 
 
 def read_number(my_guess: object, unit: str = "") -> object:
-    """Read a number as it was meant: 0.75, "0.75", "3/4", "75 %", and "8 ticks" where the unit is ticks.
+    """Read a number as it was meant: 0.75, "0.75", "3/4", "75 %", "6 3/4", and "8 ticks" where the unit is ticks.
 
     Where the unit is per cent, "43 %" is 43, and a share, 0.43, too. What is no number stays as it is.
     """
@@ -19,10 +20,11 @@ def read_number(my_guess: object, unit: str = "") -> object:
         return my_guess
     value: object = my_guess
     if isinstance(my_guess, str):
-        text = my_guess.strip().removesuffix(unit).replace(" ", "")
+        text = my_guess.strip().removesuffix(unit).rstrip()
         share = text.endswith("%")
+        parts = re.sub(r"^(\d+) +(?=\d+ */)", r"\1 + ", text.removesuffix("%")).split(" + ")  # 6 3/4: 6 + 3/4
         with suppress(ValueError, ZeroDivisionError):
-            value = float(Fraction(text.removesuffix("%")))
+            value = float(sum(Fraction(part.replace(" ", "")) for part in parts))
             if share:
                 value /= 100
     elif isinstance(my_guess, Fraction):

@@ -195,6 +195,10 @@ def test_a_number_is_read_as_it_was_meant():
     for mine in (43, 43.0, "43", "43 %", 0.43, "0.43"):
         assert "that is it" in share(mine).message, mine
     assert "that is it" in exact_number("the time", lambda: 8, "ticks")("8 ticks").message
+    days = exact_number("the month", lambda: 6.75, "days")
+    for mine in ("6 3/4", "6 3/4 days", "6  3 / 4", "27/4", "675 %"):
+        assert days(mine).message == days(6.75).message, mine
+    assert exact_number("all", lambda: 1000)("1 000").message.startswith("You said 1000: that is it")
 
 
 def test_near_is_not_hit_and_a_famous_wrong_number_is_told_why():

@@ -1,6 +1,6 @@
 """Train a small network on the digits, on as many ranks as torchrun starts. Notebook 06 starts it; so can you:
 
-torchrun --nproc-per-node 2 06_first.py weights.pt
+PYTHONPATH=.. torchrun --nproc-per-node 2 06_first.py weights.pt
 """
 
 import os

@@ -1,6 +1,6 @@
 """Train a small CLIP on the digits, on as many ranks as torchrun starts. Notebook 16 starts it; so can you:
 
-    torchrun --nproc-per-node 2 06_train.py --out run
+    PYTHONPATH=.. torchrun --nproc-per-node 2 06_train.py --out run
 
 Every rank runs this whole file. It knows the others only by its number and by what they all-reduce. Killed at any time
 and started again with the same --out, on any number of ranks, it goes on from the last saved state.

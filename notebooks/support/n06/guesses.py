@@ -70,7 +70,10 @@ guess_unused = Guess(
     "what DDP does about a layer that is left out",
     lambda: "B",
     read=letter,
-    said={"A": "backward can't know that no gradient will come", "C": "it trains on, and says nothing"},
+    said={
+        "A": "backward ends, and nobody looks for a bucket that has not left",
+        "C": "a bucket never leaves without all its gradients",
+    },
     tried=Tried(right="b", wrong="A"),
 )
 guess_hang = Guess(

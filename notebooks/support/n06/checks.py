@@ -34,7 +34,7 @@ check_ring = Exercise(
     answers=2,
     judge=judged(
         fault_of_halves,
-        "on 1 to 6 ranks every chunk is the sum of all; each rank sends 2 (W − 1) chunks, to its neighbour only.",
+        "on 1 to 6 ranks every chunk is the sum of all; nobody sends more than 2 (W − 1) chunks, each to a neighbour.",
     ),
     mistakes={
         **famous(
@@ -47,7 +47,7 @@ check_ring = Exercise(
                 ),
             },
         ),
-        "You wait for what you have sent before you receive, and so does everybody: receive first.": (
+        "What you have sent is waited for before anybody receives: receive first.": (
             edited(reduce_scatter, _NO_WAIT, (_RECEIVE, f"sending.wait()\n        {_RECEIVE}")),
             all_gather,
         ),

@@ -24,9 +24,16 @@ from support.n06.ddp_models import LAYERS, LIMITS, SPARE_WITH_TOP, TOGETHER, Tur
 from support.n06.drawn import ASK_DIST, Noting, close, drawn_values, told_apart
 
 STEPS = 3
+_ASKED_OF_GRADIENTS = ("flatten", "reshape", "view", "ravel", "clone", "detach", "data", "numel", "copy_")
 _OF_DDP = {
-    "object has no attribute 'wait'": "all_reduce without async_op=True is over when it returns, and gives no handle.",
-    "'NoneType' object": "Some gradient of the bucket is not there yet: ask first whether all are, in this step.",
+    "object has no attribute 'wait'": "all_reduce gives a handle only with async_op=True, and for what has left.",
+    **dict.fromkeys(
+        [
+            "but got NoneType",
+            *(f"'NoneType' object has no attribute '{name}'" for name in _ASKED_OF_GRADIENTS),
+        ],
+        "A gradient is None until it has come in this step: ask first whether all of the bucket are there.",
+    ),
     "was written to before": "Under way a tensor must stay as it is: each message needs one of its own.",
     **ASK_DIST,
     "hook on a tensor that doesn't require gradient": "A frozen parameter gets no gradient, so no hook: leave it out.",
@@ -260,7 +267,7 @@ def _fault_of_messages(
         if begun:
             return f"{begun[0]} is never waited for."
     for rank, own in enumerate(done):
-        fault = _fault_of_first(own, buckets) or _fault_of_sizes(sent[rank], buckets)
+        fault = _fault_of_first(own, buckets) or _fault_of_sizes(own, sent[rank], buckets)
         fault = fault or _fault_of_waits(own, sum(map(len, buckets))) or _fault_of_late_buckets(own, names)
         if fault:
             return f"right gradients, but on rank {rank} {fault}"
@@ -269,8 +276,9 @@ def _fault_of_messages(
 
 def _fault_of_first(own: list[str], buckets: list[list[Tensor]]) -> str:
     """Say whether the first message leaves when it may; own: what a rank did, in its order."""
-    first = own.index("all_reduce") if "all_reduce" in own else len(own)
-    there = own[:first].count("gradient")
+    if "all_reduce" not in own[: own.index("finished")]:
+        return "no bucket makes an all-reduce in step 0."
+    there = own[: own.index("all_reduce")].count("gradient")
     if len(buckets) == 1 or there <= len(buckets[0]):
         return ""
     of = own[: own.index("backward ended")].count("gradient")
@@ -280,12 +288,20 @@ def _fault_of_first(own: list[str], buckets: list[list[Tensor]]) -> str:
     )
 
 
-def _fault_of_sizes(sent: list[int], buckets: list[list[Tensor]]) -> str:
-    sizes = [sum(parameter.numel() for parameter in bucket) for bucket in buckets]
-    if sent == sizes * STEPS:
-        return ""
-    one = sent[: len(sent) // STEPS] if len(sent) % STEPS == 0 else sent
-    return f"a step's messages have {one} values; in_buckets makes {sizes}."
+def _fault_of_sizes(own: list[str], sent: list[int], buckets: list[list[Tensor]]) -> str:
+    """Say in which step other messages than the buckets leave."""
+    due = [sum(parameter.numel() for parameter in bucket) for bucket in buckets]
+    sizes = iter(sent)
+    steps: list[list[int]] = [[]]
+    for what in own:
+        if what == "all_reduce":
+            steps[-1].append(next(sizes))
+        if what == "finished":
+            steps.append([])
+    for step, now in enumerate(steps[:STEPS]):
+        if now != due:
+            return f"the messages of step {step} have {now} values; in_buckets makes {due}."
+    return ""
 
 
 def _fault_of_waits(own: list[str], gradients: int) -> str:
@@ -307,7 +323,10 @@ def _fault_of_waits(own: list[str], gradients: int) -> str:
             waits = waits or [0]
             waits[-1] += 1
     if waits and waits[STEPS - 1] > waits[0]:
-        return f"in step {STEPS} finish reads {waits[STEPS - 1]} notes; {waits[0]} are of this step."
+        last = STEPS - 1
+        return (
+            f"your code waits for a sum {waits[last]} times in step {last}, and {waits[0]} times in step 0."
+        )
     return ""
 
 

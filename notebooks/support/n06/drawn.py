@@ -9,7 +9,7 @@ from torch import Tensor
 
 #: What is said behind torch's own words, in all trials.
 ASK_DIST = {
-    "Default process group has not been initialized": "Ranks and sizes are asked of the dist that you are given."
+    "Default process group has not been initialized": "Everything is asked of the dist that you are given."
 }
 
 

@@ -22,7 +22,7 @@ _OF_GATHER = {
     "incorrect number of gradients": "backward returns as much as forward takes: the gradient of own, None for dist.",
     **ASK_DIST,
     "of the list is": "What all_gather fills has the shape and the dtype of what it is given.",
-    "invalid gradient at index 0": "Each rank returns the part that belongs to its own points only.",
+    "invalid gradient at index 0": "What backward returns has the shape of own: the part of this rank's points.",
 }
 _ROWS = "So autograd may give it, as behind torch.einsum; flatten() puts it in rows."
 _OF_COLUMNS = {

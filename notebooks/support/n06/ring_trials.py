@@ -25,12 +25,16 @@ from support.n06.drawn import ASK_DIST, close, drawn_values, told_apart
 
 @dataclass(frozen=True)
 class _Ring:
-    """A case: so many ranks, values of a dtype; members: the ranks of a group with numbers of its own, if not all."""
+    """A case: so many ranks, values of a dtype; members: the ranks of a group with numbers of its own, if not all.
+
+    short: numbers that are easily read in place of great ones.
+    """
 
     world: int
     size: int
     dtype: torch.dtype = torch.int64
     members: tuple[int, ...] = ()
+    short: bool = False
 
     @property
     def where(self) -> str:
@@ -40,25 +44,34 @@ class _Ring:
 
     def values(self, rank: int) -> Tensor:
         """Return what a rank begins with: whole numbers, whose sums are exact in this dtype and in no smaller one."""
-        if self.dtype == torch.int64:
+        if self.short:
             return torch.arange(self.size) + 100 * rank
-        most = {torch.float64: 2**48, torch.float32: 2**20, torch.int32: 2**27, torch.bfloat16: 40}[
-            self.dtype
-        ]
         drawn = torch.Generator().manual_seed(100 * self.size + rank)
+        most = _MOST[self.dtype]
         return torch.randint(-most, most, (self.size,), generator=drawn).to(self.dtype)
+
+
+#: Sums of so great numbers are still exact.
+_MOST = {
+    torch.int64: 2**60,
+    torch.float64: 2**48,
+    torch.float32: 2**20,
+    torch.int32: 2**27,
+    torch.bfloat16: 40,
+}
 
 
 #: Also where chunks are unequal, and one is empty; in more than one dtype; behind them some that are drawn.
 _RINGS = (
-    _Ring(1, 4),
-    _Ring(3, 6),
+    _Ring(1, 4, short=True),
+    _Ring(3, 6, short=True),
     _Ring(2, 4, torch.float64),
-    _Ring(3, 7),
+    _Ring(3, 7, short=True),
     _Ring(4, 8, torch.float32),
     _Ring(5, 3, torch.float64),
     _Ring(6, 20, torch.int32),
     _Ring(2, 5, torch.bfloat16),
+    _Ring(4, 5, torch.int64),
     _Ring(3, 7, torch.float64, members=(2, 0, 1)),
     *(
         _Ring(world, size, dtype)
@@ -98,8 +111,8 @@ def _in_ranks(case: _Ring, live: Callable[[Any], Any]) -> tuple[list[Any], World
 
 def _fault_of_both(pair: Any, case: _Ring) -> str:
     seen, counts = _in_ranks(case, lambda dist: _halves_run(pair, dist, case))
-    if counts.events:
-        return f"your code calls dist.{counts.events[0][1]}."
+    if finished := _collectives(counts):
+        return f"your code calls dist.{finished[0]}."
     fault = _fault_of_chunks(seen, case)
     fault = fault or ("" if case.members else _fault_of_sends(counts, case.world, case.size))
     return Fault(fault, known_by=(fault, seen)) if fault else ""
@@ -163,10 +176,8 @@ def _fault_of_chunks(seen: list[Any], case: _Ring) -> str:
 
 def _fault_of_sends(counts: World, world: int, size: int) -> str:
     """Say whether all was waited for, went to a neighbour, and was no more than a ring sends."""
-    if any(counts.unwaited.values()):
-        return (
-            f"{plural(world, 'rank')}: {next(filter(None, counts.unwaited.values()))[0]} is never waited for."
-        )
+    if fault := _fault_of_handles(counts):
+        return f"{plural(world, 'rank')}: {fault}"
     hops = {(to - rank) % world for rank, to in counts.posted}
     if hops - {1} and hops != {world - 1}:  # nor all round the other way
         peers = [
@@ -178,7 +189,22 @@ def _fault_of_sends(counts: World, world: int, size: int) -> str:
     ring = 2 * (world - 1) * -(-size // world)
     if most > ring:
         where = f"right sums, but with {world} ranks and {size} values a rank sends {most}"
-        return f"{where}: the two halves of a ring send {ring}, chunk by chunk."
+        return f"{where}: the two halves of a ring send at most {ring}, chunk by chunk."
+    return ""
+
+
+def _collectives(counts: World) -> list[str]:
+    """Return the names of the collectives that were called."""
+    return [what for _, what in counts.events if not what.startswith("waited")]
+
+
+def _fault_of_handles(counts: World) -> str:
+    """Say which handle was never waited for, or that one was twice: gloo's second wait() never returns."""
+    begun = next(filter(None, counts.unwaited.values()), None)
+    if begun:
+        return f"{begun[0]} is never waited for."
+    if any(what == "waited again" for _, what in counts.events):
+        return "your code waits twice for one handle; the second time a real rank waits for ever."
     return ""
 
 
@@ -231,7 +257,7 @@ _OF_SHARD = {
     "does not support item assignment": "tensor_split gives a tuple, and nothing can be put into a tuple: change the "
     "part itself.",
     **ASK_DIST,
-    "a leaf Variable that requires grad": "own is a parameter: read it with own.detach(), which autograd ignores.",
+    "a leaf Variable that requires grad": "own is a parameter: write into own.detach(), or within torch.no_grad().",
     "assign a gradient of size": "own holds one chunk, so its gradient must be that chunk's.",
 }
 
@@ -319,12 +345,13 @@ def _fault_of_weights(seen: list[_Stepped], case: _Shard) -> str:
 
 
 def _fault_of_messages(counts: World, world: int, size: int) -> str:
-    """Say whether a rank sends more than plain data parallel does."""
-    finished = [what for _, what in counts.events if what != "waited"]
-    if finished:
+    """Say whether a rank sends more than plain data parallel does, or does not wait for it."""
+    if finished := _collectives(counts):
         return f"right weights, but your code calls dist.{finished[0]}: your own two halves are enough."
+    if fault := _fault_of_handles(counts):
+        return f"right weights, but {fault}"
     ring = _STEPS * 2 * (world - 1) * -(-size // world)
     most = max(counts.sent.values(), default=0)
     if most > ring:
-        return f"right weights, but in {_STEPS} steps a rank sends {most} values; two halves send {ring}."
+        return f"right weights, but in {_STEPS} steps a rank sends {most} values; two halves send at most {ring}."
     return ""

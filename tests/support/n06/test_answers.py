@@ -1,5 +1,7 @@
 """Answers to 06 that readers have written, but for MyDDP: wrong ones that a check took, right ones of other kinds."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -44,6 +46,12 @@ KEPT = edited(
     ("torch.empty_like(arriving)", "kept.setdefault((rank, step), torch.empty_like(arriving))"),
     names={"kept": {}},
 )
+THROUGH_DOUBLE = edited(
+    built.reduce_scatter,
+    ("chunks = tensor.tensor_split(world)", "wide = tensor.double()\n    chunks = wide.tensor_split(world)"),
+    ("        sending.wait()", "        sending.wait()\n    tensor.copy_(wide)"),
+)
+WAITS_TWICE = edited(built.reduce_scatter, ("sending.wait()", "sending.wait()\n        sending.wait()"))
 ASKS_TORCH = edited(built.reduce_scatter, ("dist.get_rank()", "torch.distributed.get_rank()"), names={"torch": torch})
 
 
@@ -56,6 +64,8 @@ ASKS_TORCH = edited(built.reduce_scatter, ("dist.get_rank()", "torch.distributed
         ((ring_with_buffer("torch.empty(len(arriving), dtype=torch.int64)"), built.all_gather), "int64"),
         ((ring_with_buffer("torch.empty(len(arriving), dtype=torch.float64)"), built.all_gather), "float64"),
         ((KEPT, built.all_gather), "4 values"),
+        ((THROUGH_DOUBLE, built.all_gather), "int64"),
+        ((WAITS_TWICE, built.all_gather), "waits twice for one handle"),
         ((ASKS_TORCH, built.all_gather), "asked of the dist that you are given"),
         ((edited(built.reduce_scatter, ("(rank + 1) % world", "rank")), built.all_gather), "sends to itself"),
         (
@@ -98,10 +108,44 @@ def wipes_what_it_has_sent(tensor, dist):
             chunk.zero_()
 
 
-@pytest.mark.parametrize("halves", [(built.reduce_scatter, adds_to_zeros), (wipes_what_it_has_sent, built.all_gather)])
+def skips_what_is_empty(tensor, dist):
+    """Right, and sends less."""
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    chunks = tensor.tensor_split(world)
+    for step in range(world - 1):
+        leaving = chunks[(rank - 1 - step) % world]
+        arriving = chunks[(rank - 2 - step) % world]
+        sending = dist.isend(leaving, (rank + 1) % world) if len(leaving) else None
+        if len(arriving):
+            received = torch.empty_like(arriving)
+            dist.recv(received, (rank - 1) % world)
+            arriving += received
+        if sending:
+            sending.wait()
+
+
+@pytest.mark.parametrize(
+    "halves",
+    [
+        (built.reduce_scatter, adds_to_zeros),
+        (wipes_what_it_has_sent, built.all_gather),
+        (skips_what_is_empty, built.all_gather),
+    ],
+)
 def test_halves_that_do_more_than_they_must_are_right(halves):
     verdict = n06.check_ring(*halves)
     assert verdict, verdict.message
+    assert "nobody sends more than 2 (W − 1) chunks" in verdict.message
+
+
+def test_halves_that_never_receive_are_not_told_that_they_receive_too_late():
+    sends = edited(
+        built.reduce_scatter,
+        ("        dist.recv(received, (rank - 1) % world)\n", ""),
+    )
+    message = n06.check_ring(sends, built.all_gather).message
+    assert "What you have sent is waited for before anybody receives" in message
 
 
 # ---- exercise 3
@@ -144,6 +188,72 @@ def test_a_sharded_step_of_three_halves_is_told_so_whatever_it_sends_in_them():
     message = n06.check_shard(sums_weights).message
     assert "sends half as much again" in message
     assert "all-reduce" not in message
+
+
+def straight_to_the_owners(weights, gradient, own, optimizer, dist, times=0):
+    """Right if each message is waited for once."""
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    others = [(rank + hop) % world for hop in range(1, world)]
+    parts = gradient.tensor_split(world)
+    sending = [dist.isend(parts[other], other) for other in others]
+    total = parts[rank].clone()
+    for other in others:
+        received = torch.empty_like(total)
+        dist.recv(received, other)
+        total += received
+    own.grad = total / world
+    optimizer.step()
+    chunks = weights.tensor_split(world)
+    chunks[rank].copy_(own.detach())
+    sending += [dist.isend(chunks[rank], other) for other in others]
+    for other in others:
+        dist.recv(chunks[other], other)
+    for handle in sending * times:
+        handle.wait()
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [(0, "is never waited for"), (1, "nobody sends more"), (2, "waits twice for one handle")],
+)
+def test_a_sharded_step_waits_once_for_what_it_sends(times, told):
+    def step(*given):
+        straight_to_the_owners(*given, times=times)
+
+    verdict = n06.check_shard(step)
+    assert told in verdict.message
+    assert bool(verdict) == (times == 1)
+
+
+def hands_round_by_the_centre(weights, gradient, own, optimizer, dist):
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    built.reduce_scatter(gradient, dist)
+    own.grad = gradient.tensor_split(world)[rank] / world
+    optimizer.step()
+    chunks = weights.tensor_split(world)
+    chunks[rank].copy_(own.detach())
+    for other in range(1, world):
+        if rank == 0:
+            dist.recv(chunks[other], other)
+        elif rank == other:
+            dist.send(chunks[rank], 0)
+    for to, chunk in product(range(1, world), range(world)):
+        if rank == 0 and to != chunk:
+            dist.send(chunks[chunk], to)
+        elif rank == to != chunk:
+            dist.recv(chunks[chunk], 0)
+
+
+def test_a_centre_is_told_a_number_that_two_halves_do_not_exceed():
+    message = n06.check_shard(hands_round_by_the_centre).message
+    assert "a rank sends 42 values; two halves send at most 36" in message
+
+
+def test_who_writes_into_own_is_told_how_to_write():
+    writes = edited(solved.sharded_step, ("    optimizer.step()", "    own.copy_(own)\n    optimizer.step()"))
+    assert "write into own.detach()" in n06.check_shard(writes).message
 
 
 # ---- exercise 4

@@ -101,7 +101,10 @@ def whole_tensors(tensor, dist):
             (by_the_centre, nothing),
             "rank 0 to 1 and 2, rank 1 to 0, rank 2 to 0; in a ring rank 0 sends to rank 1 only",
         ),
-        ((whole_tensors, nothing), "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send 8"),
+        (
+            (whole_tensors, nothing),
+            "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send at most 8",
+        ),
         (
             (edited(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing),
             "Rank 0 sends 1 time in reduce_scatter; W − 1 is right.",
@@ -199,7 +202,7 @@ def test_who_begins_too_early_or_has_not_written_finish_is_told_so():
             "for _ in range(1):",
         ),
     )
-    assert "ask first whether all are" in n06.check_ddp(early).message
+    assert "ask first whether all of the bucket are" in n06.check_ddp(early).message
     begun = n06.check_ddp(type("MyDDP", (built.MyDDP,), {"finish": lambda self: None}))
     assert begun.status == "wrong"
     assert "is still that of the rank's own rows" in begun.message
@@ -264,7 +267,8 @@ def test_an_optimizer_without_its_gradient_is_not_told_that_it_has_moved_anythin
 
 @pytest.mark.parametrize("change, told", [
     (("], None", "]"), "backward returns as much as forward takes"),
-    ((".chunk(ctx.dist.get_world_size())[ctx.dist.get_rank()]", ""), "the part that belongs to its own points only"),
+    (("[ctx.dist.get_rank()]", "[ctx.dist.get_rank()].flatten()"), "has the shape of own: the part of this"),
+    ((".chunk(ctx.dist.get_world_size())[ctx.dist.get_rank()]", ""), "has the shape of own: the part of this"),
     (("torch.cat(parts)", "torch.cat([own, *(p for p in parts if not p.equal(own))])"), "; now its own stand first"),
 ])  # fmt: skip
 def test_what_torch_says_of_a_backward_is_told_in_words(change, told):
@@ -375,7 +379,7 @@ class NamesABiasTooMany(built.MyDDP):
         (TheLastInFinish, "has not left when backward has ended"),
         (FloatsOnly, "the buffer of batches"),
         (NamesOneBucket, "does not name 0.spare.weight."),
-        (TrustsTheOrder, "Some gradient of the bucket is not there yet"),
+        (TrustsTheOrder, "A gradient is None until it has come in this step"),
         (FixedText, "does not name 0.spare.weight and 0.spare.bias"),
         (FixedTextForBoth, "names 0.spare.bias, too, which is no parameter of the model"),
         (NamesABiasTooMany, "names top.bias, too, which has its gradient"),

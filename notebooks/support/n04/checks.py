@@ -130,7 +130,7 @@ check_cursor = Exercise(
                     _SHUFFLED,
                     "std_shuffle(padded, self.epoch)[self.rank :: self.num_replicas]",
                 ),
-                "Each rank shuffles its own piece only; the recorded pieces belong to one order.": (
+                "This shuffles one piece only; the recorded pieces belong to one order.": (
                     _SHUFFLED,
                     "std_shuffle(padded[self.begin : self.begin + length], self.epoch)",
                 ),
@@ -201,7 +201,7 @@ check_cursor = Exercise(
                     "return self.epoch_of_shard, self.epoch",
                     "return self.epoch, self.epoch",
                 ),
-                "A position counts from the start of the epoch, in a state as elsewhere.": (
+                "After a load, too, position counts from the start of the epoch.": (
                     _PUT_BACK,
                     "self.epoch, self.position = epoch, position - self.begin",
                 ),

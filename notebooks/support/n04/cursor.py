@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from numbers import Integral
 from random import Random
 from typing import Any, TypeAlias
 
@@ -72,6 +73,7 @@ LIVES += _drawn_lives()
 STATE = "A checkpoint shall stay small: what is in it must not grow with the data."
 CALLS = "A checkpoint shall stay small: what is in it must not grow with the calls."
 NEW = "next gives a new list each time, and what it gave before stays as it was."
+FEW = "Fewer samples than ranks are dealt, too, however you like."
 TWO = "Two cursors are two: what is one's is not the other's."
 KEPT = "load is to leave the state as it is: it may be loaded again."
 PROCESS = "The new process has the state only: no variable of the old one, and no file that it wrote."
@@ -93,7 +95,8 @@ def fault_of_cursor(cursor: CursorClass) -> str:
                 said = f"Cursor({size}, {ranks}, {rank}), {', '.join(verbs)}: the last one {_told(mine)}"
                 return Fault(f"{said}, not {short(right)}.", seen)
     return (
-        _fault_of_two(cursor)
+        _fault_of_few(cursor)
+        or _fault_of_two(cursor)
         or _fault_of_lists(cursor)
         or _fault_of_process(cursor)
         or _fault_of_time(cursor)
@@ -151,12 +154,24 @@ def _same(got: Any, expected: Any) -> bool:
     if expected is None:
         return got is None
     if isinstance(expected, list):
-        return isinstance(got, list) and got == expected
+        whole = isinstance(got, list) and all(
+            isinstance(i, Integral) and not isinstance(i, bool) for i in got
+        )
+        return whole and got == expected
     return not isinstance(got, (bool, Sequence)) and bool(got == expected)
 
 
 def _told(answer: Any) -> str:
     return "returned None" if answer is None else f"gives {short(answer)}"
+
+
+def _fault_of_few(cursor: CursorClass) -> str:
+    """Ask for samples where there are fewer than ranks: any will do, but the cells below ask, too."""
+    for size, ranks in ((1, 3), (2, 8)):
+        for rank in range(ranks):
+            with in_case(f"Cursor({size}, {ranks}, {rank}), next(1)", {"": FEW}):
+                cursor(size, ranks, rank).next(1)
+    return ""
 
 
 def _fault_of_two(cursor: CursorClass) -> str:
@@ -176,7 +191,7 @@ def _fault_of_two(cursor: CursorClass) -> str:
 
 
 def _fault_of_lists(cursor: CursorClass) -> str:
-    """Look at a list that was handed out when the cursor has gone on."""
+    """Look at a list that was handed out when the cursor has gone on, and at the cursor when one was emptied."""
     said = "a = Cursor(12, 3, 0), first = a.next(2), a.next(2), a.next(2), a.reset(), a.next(1): first"
     right = lived(Cursor, 12, 3, 0, "next(2)")[-1]
     with in_case(said):
@@ -186,7 +201,16 @@ def _fault_of_lists(cursor: CursorClass) -> str:
         mine.next(2)
         mine.reset()
         mine.next(1)
-    return "" if _same(first, right) else f"{said} is {short(first)} now, and was {short(right)}. {NEW}"
+    if not _same(first, right):
+        return f"{said} is {short(first)} now, and was {short(right)}. {NEW}"
+    said = "a = Cursor(12, 3, 0), first = a.next(9), first.clear(), a.reset(), a.next(9)"
+    right = lived(Cursor, 12, 3, 0, "next(9)")[-1]
+    with in_case(said):
+        mine = cursor(12, 3, 0)
+        mine.next(9).clear()
+        mine.reset()
+        again = mine.next(9)
+    return "" if _same(again, right) else f"{said}: the last one {_told(again)}, not {short(right)}. {NEW}"
 
 
 def _fault_of_time(cursor: CursorClass) -> str:
@@ -308,7 +332,7 @@ def _fault_of_state(cursor: CursorClass) -> str:
     lengths = []
     for size in SIZES:
         mine = cursor(size, 1, 0)
-        mine.next(2)
+        mine.next(size // 2)
         lengths.append(len(_written(mine.save())))
     if lengths[1] - lengths[0] > MOST_GROWTH:
         grown = f"{lengths[0]} bytes for {SIZES[0]} samples, {lengths[1]:,} for {SIZES[1]:,}"

@@ -20,6 +20,7 @@ right_resume: Resume = solved.resume
 
 #: Size and history: one rule decides in each of the first.
 HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
+    (38, [(4, 2, 3)]),  # ranks, steps, what is used, what is left: no two are alike
     (36, [(4, 2, 3)]),
     (36, []),
     (25, [(4, 2, 2)]),
@@ -41,7 +42,7 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
 ]
 WORLDS = (5, 3, 4, 2, 1, 12)
 
-PAIR = "Return two things, the epoch and the list of positions."
+PAIR = "Return two things, the epoch and the list of positions, all of them whole numbers."
 AGAIN = "What the runs have used of this epoch must not come again."
 MISSING = "What is left of the epoch must all be given to somebody."
 ONCE = "No position may be given twice, not even to make the shares equal."
@@ -87,11 +88,10 @@ def _as_pair(given: Any) -> tuple[int, list[int]] | None:
     epoch, positions = given
     if isinstance(epoch, bool) or not hasattr(epoch, "__index__"):
         return None
-    if not hasattr(positions, "__getitem__"):  # section 3 cuts each list into batches
-        return None
     try:
+        positions[:0]  # section 3 cuts each list into batches
         return int(epoch.__index__()), [int(place.__index__()) for place in positions]
-    except (TypeError, AttributeError):
+    except (TypeError, AttributeError, KeyError):
         return None
 
 
@@ -122,7 +122,8 @@ def _fault_of_deal(
         if sorted(taken) != rest[: min(len(rest), (turn + 1) * world_size)]:
             if sorted(taken) == rest[: len(taken)]:
                 return f"the ranks get {short(list(map(len, shares)))} positions. {EVEN}"
-            return f"when each rank has used {turn + 1} of its positions, {runs_of(taken)} are used. {TURNS}"
+            told = f"its first {turn + 1}" if turn else "its first position"
+            return f"once each rank has used {told}, or all that it has, {runs_of(taken)} are used. {TURNS}"
     return ""
 
 

@@ -292,18 +292,22 @@ def test_a_walk_that_is_slow_on_many_ids_is_measured_with_ours_and_told_so(monke
     assert fit_for_a_million(walk_with_a_queue, walk) is walk_with_a_queue
     assert capsys.readouterr().out == ""
     monkeypatch.setattr(walking, "PATIENCE", -1.0)
+    monkeypatch.setattr(walking, "TRIED", 140_000)
     assert fit_for_a_million(walk_with_a_queue, walk) is walk
-    assert "measured with ours" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "measured with ours" in said
+    assert "for 2,187 ids" in said
 
 
 def test_a_counted_network_notes_its_calls_and_takes_whole_numbers_only():
     counted = Counted(scrambled(4))
     counted(np.arange(3))
-    counted([5])
+    counted(np.array([5]))
     assert counted.sizes == [3, 1]
     assert len(counted.seconds) == 2
-    with pytest.raises(Exception, match="whole numbers"):
-        counted(np.array([0.5]))
+    for given in (np.array([0.5]), np.array([]), [5], torch.tensor([5])):
+        with pytest.raises(Exception, match="one-dimensional array of whole numbers"):
+            counted(given)
 
 
 def test_a_line_is_read_off_small_and_large_calls_and_needs_both():

@@ -1,5 +1,9 @@
 """Wrong answers to exercises 1 and 3 of notebook 04 that once passed, each with what is said of it now."""
 
+import math
+import random
+from collections import deque
+
 import pytest
 
 from support.kit.mistakes import edited
@@ -66,7 +70,7 @@ def test_a_loop_that_never_ends_is_ended(monkeypatch):
         return rest
 
     refused(n04.check_batches(standing), "for size = 24, world_size = 3, batch_size = 2, rank = 2, your code has run")
-    refused(n04.check_resume(turning), "for resume(36, [(4, 2, 3)], 5, rank), rank = 4, your code has run")
+    refused(n04.check_resume(turning), "for resume(38, [(4, 2, 3)], 5, rank), rank = 4, your code has run")
 
 
 @pytest.mark.parametrize("position", [float, lambda place: [place]])
@@ -89,9 +93,51 @@ def test_what_a_short_step_leaves_over_is_not_all_for_the_last_rank(rounded):
     refused(n04.check_batches(to_the_last), "In the last step, too, the ranks share the work")
 
 
+@pytest.mark.parametrize(
+    "share",
+    [
+        "int(count / world_size * ({}))",
+        "int(count * (({}) / world_size))",
+        "math.ceil(count / world_size * ({}))",
+        "math.ceil(count * (({}) / world_size))",
+    ],
+)
+def test_shares_by_floats_are_rounded_wrong_for_some_sizes(share):
+    by_floats = edited(
+        my_batches,
+        ("count * rank // world_size", share.format("rank")),
+        ("count * (rank + 1) // world_size", share.format("rank + 1")),
+        names={"math": math},
+    )
+    refused(n04.check_batches(by_floats), "for size = ")
+
+
+def test_a_share_in_random_order_is_not_said_to_depend_on_who_has_asked_before():
+    def shuffled(size, world_size, rank, batch_size):
+        return [random.sample(batch, len(batch)) for batch in my_batches(size, world_size, rank, batch_size)]
+
+    refused(n04.check_batches(shuffled), "the same question must have the same answer")
+
+
 def test_a_bet_on_a_page_is_told_how_many_pieces_it_leaves():
     assert most_pieces(block_shares(DIGITS, RANKS, 64), 48) == 8
     assert "8 pieces are left" in str(n04.guess_block(64))
+
+
+def test_a_last_step_in_which_nobody_takes_anything_is_no_step():
+    refused(
+        n04.check_batches(edited(my_batches, ("range(0, size, together)", "range(0, size + 1, together)"))),
+        "in the last step nobody takes anything",
+    )
+
+
+def test_batches_of_one_are_batches_too():
+    refused(
+        n04.check_batches(
+            edited(my_batches, ("    mine = []\n", "    mine = []\n    rank += batch_size == 1 < size\n"))
+        ),
+        "batch_size = 1",
+    )
 
 
 # ---- exercise 3
@@ -232,11 +278,23 @@ def test_every_run_of_a_history_counts():
     refused(n04.check_resume(edited(resume, ("in runs", "in runs[:3]"))), "(2, 1, 2), (3, 1, 1)]")
 
 
-def test_positions_that_can_be_gone_through_only_once_are_no_list():
-    once = edited(
-        resume, ("list(range(consumed + rank, size, world_size))", "iter(range(consumed + rank, size, world_size))")
-    )
-    refused(n04.check_resume(once), resuming.PAIR)
+@pytest.mark.parametrize("given", [iter, deque, lambda positions: list(map(float, positions)), dict.fromkeys])
+def test_positions_that_cannot_be_cut_or_are_no_whole_numbers_are_told_what_is_asked_for(given):
+    other = edited(resume, ("list(range", "given(range"), names={"given": given})
+    refused(n04.check_resume(other), resuming.PAIR)
+    assert "whole numbers" in resuming.PAIR
+
+
+def test_a_rule_that_deals_from_the_wrong_end_is_not_told_that_it_counts_ranks():
+    from_the_end = edited(resume, ("consumed + rank", "(size - consumed) % size + rank"))
+    message = n04.check_resume(from_the_end).message
+    assert resuming.AGAIN in message
+    assert "not the ranks" not in message
+
+
+def test_ranks_that_have_fewer_positions_are_not_said_to_have_used_as_many_as_the_others():
+    pieces = n04.check_resume.mistakes[resuming.TURNS]
+    refused(n04.check_resume(pieces), "once each rank has used its first position, or all that it has, 24, 27, 30, 33")
 
 
 def test_an_epoch_is_no_quotient_of_all_samples_that_were_ever_used():

@@ -1,4 +1,4 @@
-"""Wrong cursors of notebook 04, exercises 1 and 2, that once passed its checks, each with what is said of it now."""
+"""Wrong cursors of notebook 04, exercise 2, that once passed its check, each with what is said of it now."""
 
 import inspect
 import json
@@ -14,35 +14,13 @@ import torch
 from support.kit.mistakes import edited, with_methods
 from support.n04 import checks as n04
 from support.n04 import cursor as n04_cursor
-from support.n04.solved import Cursor, my_batches, std_shuffle
+from support.n04.solved import Cursor, std_shuffle
 
 
 def refused(verdict, said):
     """Hold a verdict against the words that must be in it."""
     assert verdict.status == "wrong", verdict
     assert said in verdict.message, verdict.message
-
-
-# ---- exercise 1
-
-
-def test_a_last_step_in_which_nobody_takes_anything_is_no_step():
-    refused(
-        n04.check_batches(edited(my_batches, ("range(0, size, together)", "range(0, size + 1, together)"))),
-        "in the last step nobody takes anything",
-    )
-
-
-def test_batches_of_one_are_batches_too():
-    refused(
-        n04.check_batches(
-            edited(my_batches, ("    mine = []\n", "    mine = []\n    rank += batch_size == 1 < size\n"))
-        ),
-        "batch_size = 1",
-    )
-
-
-# ---- exercise 2
 
 
 def test_a_state_that_grows_with_every_call_is_refused():
@@ -58,6 +36,38 @@ def test_a_state_that_grows_with_every_call_is_refused():
         load=lambda self, state: Cursor.load(self, state[1]),
     )
     refused(n04.check_cursor(growing), "must not grow with the calls")
+
+
+def test_fewer_samples_than_ranks_are_dealt_too():
+    raising = edited(
+        Cursor, ("place % self.size for", "list(range(self.size))[place - self.size * (place >= self.size)] for")
+    )
+    refused(n04.check_cursor(raising), "Cursor(1, 3, 0), next(1): your code raised IndexError")
+    refused(n04.check_cursor(raising), "Fewer samples than ranks are dealt, too")
+
+
+@pytest.mark.parametrize("made", [torch.tensor, float])
+def test_samples_are_whole_numbers_that_a_set_can_tell_apart(made):
+    refused(n04.check_cursor(edited(Cursor, ("[place %", "[made(place) %"), names={"made": made})), "not [0, 2, 1]")
+
+
+def test_a_cursor_is_not_changed_by_who_empties_what_it_gave():
+    def reset(self):
+        if vars(self).get("epoch_of_shard") == self.epoch:
+            self.position = self.begin
+        else:
+            Cursor.reset(self)
+
+    def next_whole(self, batch_size):
+        batch = Cursor.next(self, batch_size)
+        return self.shard if batch == self.shard else batch
+
+    refused(n04.check_cursor(with_methods(Cursor, reset=reset, next=next_whole)), "next gives a new list each time")
+
+
+def test_who_shuffles_the_first_piece_everywhere_is_not_said_to_shuffle_its_own():
+    first = edited(Cursor, ("(padded, self.epoch)[self.begin : self.begin + length]", "(range(length), self.epoch)"))
+    refused(n04.check_cursor(first), "This shuffles one piece only")
 
 
 def test_a_list_that_was_handed_out_stays_what_it_was():

@@ -5,11 +5,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from support.kit import apart
 from support.kit.mistakes import edited
 from support.n04 import checks as n04
-from support.n04 import network
+from support.n04 import network, walking
 from support.n04.network import network_cases, round_keys
 from support.n04.runs import lag_surprise
 from support.n04.solved import inverse, walk
@@ -121,6 +122,19 @@ def test_keys_are_left_as_they_are():
         return answer
 
     refused(n04.check_inverse(reversing), "the keys that it was given are others afterwards")
+
+
+def test_a_walk_may_have_more_than_twenty_passes():
+    ends = ("            return number", "            break\n    return number")
+    few = edited(inverse, ("while True:", "for _ in range(20):"), ends)
+    refused(n04.check_inverse(few), "for n = 1025")
+
+
+def test_a_factor_may_be_multiplied_with_a_tensor():
+    def in_tensors(number, n, keys):
+        return inverse(number, n, [(factor, key) for factor, key in keys if factor * torch.tensor(2) == 2 * factor])
+
+    assert n04.check_inverse(in_tensors), n04.check_inverse(in_tensors).message
 
 
 def test_position_0_is_an_answer_and_samples_may_have_more_than_18_bits():
@@ -335,6 +349,26 @@ def test_a_walk_that_sends_too_many_ids_is_told_so_and_not_that_its_calls_are_sh
     for answer in (all_again, all_numbers):
         refused(n04.check_walk(answer), "ids went through it")
         assert "A call can take all" not in n04.check_walk(answer).message
+
+
+def test_calls_without_ids_are_told_to_be_calls():
+    def whole_range_in_each_pass(ids, n, network, block):
+        images = ids.copy()
+        outside = np.arange(len(ids))
+        while len(outside):
+            for begin in range(0, len(ids), block):
+                places = outside[begin : begin + block]
+                images[places] = network(images[places])
+            outside = outside[images[outside] >= n]
+        return images
+
+    def asked_first(ids, n, network, block):
+        return walk(ids, n, network, block) if len(ids) else network(ids)
+
+    refused(n04.check_walk(whole_range_in_each_pass), walking.EMPTY)
+    assert walking.CALLS not in n04.check_walk(whole_range_in_each_pass).message
+    refused(n04.check_walk(asked_first), "for 0 ids, n = 6442450944")
+    refused(n04.check_walk(asked_first), walking.EMPTY)
 
 
 def test_a_walk_that_waits_for_ever_for_a_full_call_is_ended():

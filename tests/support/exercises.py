@@ -1,6 +1,7 @@
 """Answers to try on the exercises of all rooms."""
 
 from functools import wraps
+from inspect import signature
 from itertools import islice
 from types import FunctionType
 
@@ -74,6 +75,8 @@ def without_return(name, function):
         function(*arguments, **named)
 
     forgetful.__name__ = name
+    forgetful.__signature__ = signature(function)
+    del forgetful.__wrapped__  # else a check that reads the answer's text finds the function within
     return forgetful
 
 

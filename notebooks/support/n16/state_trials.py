@@ -10,8 +10,10 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -56,6 +58,14 @@ class _Interrupted(BaseException):
 
 class _FolderMade(BaseException):
     """There is a folder beside the file."""
+
+
+class _NotEnded(BaseException):
+    """It waits for something that a kill has left."""
+
+
+#: Seconds: whoever takes longer behind a kill, and ten times as long as without one, waits for something.
+PATIENCE = 10.0
 
 
 def fault_of_state(pair: tuple[Any, Any]) -> str:
@@ -196,7 +206,7 @@ def _written_beside(read: Any, path: Path) -> set[str]:
 
 
 def _watch(
-    path: Path, write: Callable[[], object]
+    path: Path, write: Callable[[], object], patience: float = inf
 ) -> tuple[list[tuple[bytes | None, bool]], dict[str, bytes]]:
     """Call `write`, and look at the folder before every line of Python that runs in it, the libraries' included.
 
@@ -226,13 +236,21 @@ def _watch(
                 left[name] = (path.parent / name).read_bytes()
         return look
 
-    _traced(look, write)
+    _traced(look, write, patience)
     return seen, left
 
 
-def _traced(look: Any, write: Callable[[], object]) -> None:
+def _traced(look: Any, write: Callable[[], object], patience: float = inf) -> None:
+    late = time.monotonic() + patience
+
+    def look_in_time(*event: Any) -> Any:
+        if time.monotonic() > late:
+            raise _NotEnded
+        look(*event)
+        return look_in_time
+
     tracer = sys.gettrace()
-    sys.settrace(look)
+    sys.settrace(look_in_time)
     try:
         write()
     except _Interrupted:
@@ -341,20 +359,24 @@ def _fault_of_what_is_left(write: Any, read: Any, path: Path) -> str:
     _empty_but_for(path)
     _, of_another = _watch(path, lambda: saved(write, path, new_run(4)))
     _empty_but_for(path)
+    begun = time.monotonic()
     _, left = _watch(path, lambda: saved(write, path, new_run(5)))
+    patience = max(PATIENCE, 10 * (time.monotonic() - begun))
     halves = {name: content[: len(content) // 2] for name, content in left.items()}
     summed = any(0 < len(content) <= 64 and content != left.get(name) for name, content in of_another.items())
     return (
-        _fault_of_loading_behind_a_kill(read, path, of_another, "a whole file of another state", summed)
-        or _fault_of_loading_behind_a_kill(read, path, halves, "half a file", summed)
+        _fault_of_loading_behind_a_kill(
+            read, path, of_another, "a whole file of another state", summed, patience
+        )
+        or _fault_of_loading_behind_a_kill(read, path, halves, "half a file", summed, patience)
         or _fault_of_loading_damage_behind_a_kill(read, path, of_another)
-        or _fault_of_litter(write, read, path, left, 0.5)
-        or _fault_of_litter(write, read, path, left, 2)
+        or _fault_of_litter(write, read, path, left, 0.5, patience)
+        or _fault_of_litter(write, read, path, left, 2, patience)
     )
 
 
 def _fault_of_loading_behind_a_kill(
-    read: Any, path: Path, left: dict[str, bytes], what: str, summed: bool
+    read: Any, path: Path, left: dict[str, bytes], what: str, summed: bool, patience: float
 ) -> str:
     """Load where the whole file of a run lies at path, and beside it what a killed save has left.
 
@@ -365,7 +387,9 @@ def _fault_of_loading_behind_a_kill(
     run = new_run(7)
     begun = f"a kill has left {what} beside the whole one at path, and load"
     try:
-        read(path, *run)
+        _traced(lambda *_: None, lambda: read(path, *run), patience)
+    except _NotEnded:
+        return f"{begun} has not ended after {patience:.0f} seconds."
     except Exception as error:
         said = f"{begun} raises {named(error)}.".replace(f"{path.parent}{os.sep}", "")
         return Fault(said, ("behind a kill", what, summed))
@@ -387,16 +411,20 @@ def _fault_of_loading_damage_behind_a_kill(read: Any, path: Path, left: dict[str
     return ""
 
 
-def _fault_of_litter(write: Any, read: Any, path: Path, left: dict[str, bytes], share: float) -> str:
+def _fault_of_litter(
+    write: Any, read: Any, path: Path, left: dict[str, bytes], share: float, patience: float
+) -> str:
     """Save, watched, and load where a kill has left so much of each file; a larger state leaves more."""
     for name, content in left.items():
         (path.parent / name).write_bytes((2 * content)[: int(share * len(content))])
     begun = "half a file" if share < 1 else "a longer file"
     old = path.read_bytes()
     try:
-        seen, _ = _watch(path, lambda: saved(write, path, new_run(6)))
+        seen, _ = _watch(path, lambda: saved(write, path, new_run(6)), patience)
     except _FolderMade:
         return FOLDER_MADE
+    except _NotEnded:
+        return f"after a kill has left an unfinished file, save has not ended after {patience:.0f} seconds."
     except Exception as error:
         said = f"after a kill has left an unfinished file, save raises {named(error)}."
         return said.replace(f"{path.parent}{os.sep}", "")

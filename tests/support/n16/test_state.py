@@ -1,12 +1,14 @@
 """Wrong answers to save and load of notebook 16 that readers have written, and what they are told."""
 
 import zlib
+from inspect import getsource
 
 import pytest
 
 from support import built
 from support.kit.mistakes import edited
 from support.n16 import checks as n16
+from support.n16 import state_trials
 
 
 @pytest.mark.parametrize("change, told", [
@@ -329,3 +331,20 @@ def test_what_stands_at_path_is_loaded_and_nothing_else(kept, taken, told):
 def test_an_older_file_kept_beside_is_nobody_s_fault():
     verdict = n16.check_state(edited(built.save, SAVED_TWICE), built.load)
     assert verdict, verdict.message
+
+
+WAITS = "    while os.path.exists(f'{path}.unfinished'):\n        pass\n"
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("begins, told", [
+    ("    unfinished = ", "has left an unfinished file, save has not ended"),
+    ("    with open(path, ", "beside the whole one at path, and load has not ended"),
+])  # fmt: skip
+def test_whoever_waits_for_what_a_kill_has_left_is_told_that_it_does_not_end(begins, told, monkeypatch):
+    monkeypatch.setattr(state_trials, "PATIENCE", 0.1)
+    waits = [
+        edited(each, (begins, WAITS + begins)) if begins in getsource(each) else each
+        for each in (built.save, built.load)
+    ]
+    assert told in n16.check_state(*waits).message

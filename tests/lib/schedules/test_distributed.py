@@ -434,6 +434,7 @@ def test_two_replicas_on_half_the_rows_each_are_one_process_on_all_rows(four: La
         assert all(off < 1e-6 for off in seen[maker]["losses"])
 
 
+@pytest.mark.costly
 def test_replicas_do_one_table_the_mesh_may_be_turned_round_and_a_rank_that_is_killed_ends_all(four: Launch):
     for rank, seen in enumerate(four.seen):
         assert seen["other order"]["place"] == [rank % 2, rank // 2]

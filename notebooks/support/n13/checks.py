@@ -104,7 +104,7 @@ guess_chunks = Guess(
     "the fastest number of chunks",
     lambda: best_chunks(75, 100, 75, 1),
     "chunks",
-    0.1,
+    0.05,
     _chunks_why,
     tried=Tried(right=12, wrong=52),
 )

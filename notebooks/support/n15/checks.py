@@ -131,7 +131,7 @@ check_pipeline_step = Exercise(
                 "part(x).backward(gradient)",
             ),
             "item() gives a number; a sum of losses is a tensor with the graphs of all.": ("y.item()", "y"),
-            "It is no pipeline on the way there: the next rank begins when all of them have arrived.": (
+            "It is no pipeline on the way there: the next rank begins only when all forwards before it are done.": (
                 "            dist.send(y.detach(), behind)\n",
                 "            pass\n",
                 "    for x, y in kept:\n",
@@ -320,7 +320,7 @@ check_clip = Exercise(
         fault_of_clip, "on 1 to 3 stages the gradients and the norm are torch's for the whole model."
     ),
     mistakes={
-        "Each stage knows its own part of the norm only.": _own_norm,
+        "It is shortened by the norm of its own stage only.": _own_norm,
         **famous(
             clip,
             {

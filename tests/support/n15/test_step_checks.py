@@ -182,7 +182,7 @@ def test_who_waits_for_all_messages_before_the_first_forward_is_not_told_of_grad
     for answer in (receives_first, sends_last):
         verdict = n15.check_pipeline_step(answer)
         assert "takes 13 ticks, and 10 are enough" in verdict.message
-        assert "the next rank begins when all of them have arrived" in verdict.message
+        assert "the next rank begins only when all forwards before it are done" in verdict.message
         assert "gradients go back" not in verdict.message
 
 

@@ -348,19 +348,19 @@ class _Trial:
         return ""
 
     def fault_of_doubles(self) -> str:
-        """One micro-batch in float64: x is transposed, and the gradient is expanded, one number for all rows."""
+        """One micro-batch in float64: a square weight, a transposed x, a gradient that is one number, expanded."""
         draw = torch.Generator().manual_seed(3)
-        weight = torch.randn(OUTPUTS, INPUTS, generator=draw, dtype=torch.float64).requires_grad_()
+        weight = torch.randn(INPUTS, INPUTS, generator=draw, dtype=torch.float64).requires_grad_()
         x = torch.randn(INPUTS, ROWS, generator=draw, dtype=torch.float64).T.requires_grad_()
         waiting: list[Any] = []
         before = self.alive()
-        with in_case("in float64"):
+        with in_case("in float64, with a square weight"):
             y = self.answer.apply(x, weight, waiting)
             more = self.alive() - before - y.untyped_storage().nbytes()
             if more > 0:
                 return f"after F {more} bytes are kept beside x, a transposed tensor, and y."
             if not torch.allclose(y, x @ weight.T, rtol=0, atol=1e-12):
-                return "in float64 forward doesn't return x @ weight.T."
+                return "in float64, with a square weight, forward doesn't return x @ weight.T."
             gradient = torch.ones((), dtype=y.dtype).expand_as(y)
             before = self.alive()
             (found,) = torch.autograd.grad(y, x, gradient)
@@ -372,7 +372,7 @@ class _Trial:
         of_weights = gradient.T @ x.detach()
         for whose, got, expected in (("x", found, of_x), ("the weights", weight.grad, of_weights)):
             if got is None or not torch.allclose(got, expected, rtol=0, atol=1e-12):
-                return f"in float64 the gradient of {whose} is not autograd's."
+                return f"in float64, with a square weight, the gradient of {whose} is not autograd's."
         return ""
 
     def fault_on_another_device(self) -> str:

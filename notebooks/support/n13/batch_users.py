@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -51,6 +52,16 @@ class Issued:
     problem: str = ""
 
 
+@dataclass
+class _Loader:
+    """What a prefetcher goes through: no iterator itself, as a DataLoader is none."""
+
+    batches: Callable[[], Iterator[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches()
+
+
 class User:
     """Use each batch in a kernel F0, F1, … of the stream that was current when it was asked for, and drop it at once.
 
@@ -83,7 +94,7 @@ class User:
 
     def _use_each(self, prefetch: Prefetch, batches: int) -> None:
         with ExitStack() as place:
-            items = prefetch(self._loader(batches), self.gpu)
+            items = prefetch(_Loader(partial(self._batches, batches)), self.gpu)
             if "wanders" in self.habits:
                 self._go_on(place)
             for batch in items:
@@ -109,7 +120,7 @@ class User:
             self.stream = self.gpu.new_stream("another")
             place.enter_context(self.gpu.use_stream(self.stream))
 
-    def _loader(self, batches: int) -> Iterator[Any]:
+    def _batches(self, batches: int) -> Iterator[Any]:
         for i in range(batches):
             ahead = len(self.issued.seen)
             if i > ahead + 2:

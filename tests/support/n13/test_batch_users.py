@@ -49,6 +49,13 @@ def test_the_host_may_wait_when_the_epoch_has_ended(behind):
     assert verdict.status == "right", verdict.message
 
 
+def test_batches_that_are_taken_for_an_iterator_are_refused():
+    nexts = ("        for x in loader:\n", "        while (x := next(loader, None)) is not None:\n")
+    assert n13.check_prefetch(edited(other, nexts))
+    said = n13.check_prefetch(edited(other, nexts, ("iter(batches)", "batches"))).message
+    assert "object is not an iterator" in said
+
+
 @pytest.mark.parametrize(
     "says, edits",
     [

@@ -52,6 +52,11 @@ UNKNOWN = dict.fromkeys(
     "A PretendGPU knows the tensors that `gpu.host` has given, and what is made of them.",
 )
 """What is said where a program gives it another tensor of the host: torch looks for a real GPU then."""
+LAST_OWNER = "its last owner"
+IN_FRONT = (
+    " That is in front of your first line: the pool gives a block away that its own stream may still write. Another "
+    "stream has to wait for that one."
+)
 BEHIND = (
     " That is behind your last line: then the block is in the pool of its stream, and whoever asks gets it."
 )
@@ -132,9 +137,16 @@ class _Seen:
         return found
 
 
-def run_exhibit(exhibit: Callable[..., Any]) -> _Seen:
-    """Run an exhibit on a PretendGPU; behind it, somebody else gets the memory of each of its streams."""
+def run_exhibit(exhibit: Callable[..., Any], used: bool = False) -> _Seen:
+    """Run an exhibit on a PretendGPU; behind it, somebody else gets the memory of each of its streams.
+
+    used: whether somebody else had memory of the current stream before, and has just given it back.
+    """
     gpu = PretendGPU()
+    if used:
+        with gpu.span(gpu.current_stream(), "", LAST_OWNER):
+            old = [gpu.empty_like(torch.zeros(1000)).fill_(0.0) for _ in range(4)]
+        del old
     result = exhibit(gpu, 0.0)
     if result is not None and not isinstance(result, Tensor):
         return _Seen(gpu.operations, result)
@@ -180,10 +192,19 @@ def fault_of_exhibit(name: str, host_waits: bool = False) -> Callable[[Any], str
         if lanes & {seen.operations[number].lane for number in seen.additions}:
             return "copies and additions are in one stream now: no race, and nothing can overlap any more."
         if host_waits:
-            return _needless(name, seen) or _of_the_host(seen, host_waits)
-        return _of_the_host(seen, host_waits) or _needless(name, seen)
+            found = _needless(name, seen) or _of_the_host(seen, host_waits)
+        else:
+            found = _of_the_host(seen, host_waits) or _needless(name, seen)
+        return found or _fault_of_used_memory(answer)
 
     return fault
+
+
+def _fault_of_used_memory(answer: Any) -> str:
+    """Name a race with who had the memory before."""
+    with in_case("on a PretendGPU", UNKNOWN):
+        races = find_races(run_exhibit(answer, used=True).operations)
+    return f"{races[0]}.{IN_FRONT}" if races else ""
 
 
 def _additions(race: Race, seen: _Seen) -> list[int]:

@@ -54,6 +54,12 @@ RIGHT_REPAIRS = {
         "shared_buffer",
         ("total += buffer\n", "total += buffer\n        gather.wait_event(compute.record_event())\n"),
     ),
+    "shared_buffer, from the pool of the stream that adds, which is waited for": (
+        "shared_buffer",
+        ("    with gpu.use_stream(gather):\n        buffer = gpu", "    buffer = gpu"),
+        ("    for shard in shards:\n", "    gather.wait_stream(compute)\n    for shard in shards:\n"),
+        ("total += buffer\n", "total += buffer\n        gather.wait_stream(compute)\n"),
+    ),
     "shared_buffer, one each": (
         "shared_buffer",
         ("            buffer.copy_(", "            buffer = gpu.empty_like(shard)\n            buffer.copy_("),
@@ -123,6 +129,20 @@ WRONG_REPAIRS = {
         "its next owner",
         ("    for layer in layers:\n", "    kept = []\n    for layer in layers:\n"),
         ("        del weight\n", "        kept.append(weight)\n        del weight\n"),
+    ),
+    "the buffer from the pool of the stream that adds": (
+        "shared_buffer",
+        "That is in front of your first line",
+        ("    with gpu.use_stream(gather):\n        buffer = gpu", "    buffer = gpu"),
+        WAITS_BEHIND,
+    ),
+    "a weight for each layer, from the pool of the stream that adds": (
+        "handed_over",
+        "That is in front of your first line",
+        ("    total = ", "    weights = [gpu.empty_like(layer) for layer in layers]\n    total = "),
+        ("for layer in layers:\n        with", "for layer, weight in zip(layers, weights, strict=True):\n        with"),
+        ("weight = layer.to(gpu.device, non_blocking=True)", "weight.copy_(layer, non_blocking=True)"),
+        ("        del weight\n", ""),
     ),
     "one stream": ("shared_buffer", "in one stream now", ('gpu.new_stream("gather")', "gpu.current_stream()")),
     "two of three": ("shared_buffer", "it gives 3000.0", ("for shard in shards:", "for shard in shards[:2]:")),

@@ -82,10 +82,12 @@ FUNCTIONS = [name for name, exercise in EXERCISES.items() if all(map(callable, e
 
 
 #: Exercises whose trial takes a fifth of a second of a core or more, or whose mistakes take a second or more together:
-#: `make test` takes each third of these.
+#: `make test` takes each third of what is tried on them.
 SLOW = {
     "n00.check_rank_step",
     "n00.check_step",
+    "n01.check_loader",
+    "n01.check_order",
     "n01.check_predict",
     "n02.check_buffered",
     "n02.check_noise",
@@ -94,6 +96,7 @@ SLOW = {
     "n03.check_share",
     "n04.check_cursor",
     "n04.check_inverse",
+    "n05.check_client",
     "n05.check_epoch",
     "n06.check_ddp",
     "n07.check_accumulate",
@@ -102,10 +105,22 @@ SLOW = {
     "n07.check_saved_bytes",
     "n08.check_best_m",
     "n08.check_simulate",
+    "n09.check_spawn_workers",
+    "n09.check_worker",
+    "n10.check_hook_checkpoint",
     "n11.check_copy_wait",
+    "n12.check_mini",
+    "n12.check_numbers",
     "n12.check_pipeline",
     "n14.check_search",
+    "n16.check_job_5",
+    "n16.check_state",
 }
+
+
+def marks_of(name, number):
+    """Return the marks of try `number`, from 0, of an exercise."""
+    return [pytest.mark.costly] if number % 3 > 0 and name in SLOW else []
 
 
 def mistakes():
@@ -113,11 +128,9 @@ def mistakes():
     for name, exercise in EXERCISES.items():
         starts_ranks = "multiprocessing" in lacking(exercise.view, exercise.fault, exercise.judge)
         for number, mistake in enumerate(exercise.famous):
-            marks = []
+            marks = marks_of(name, number)
             if number % 3 > 0 and starts_ranks:
                 marks = [pytest.mark.prove]
-            elif number % 3 > 0 and name in SLOW:
-                marks = [pytest.mark.costly]
             yield pytest.param(name, mistake, id=f"{name}-{mistake.sentence}", marks=marks)
 
 
@@ -126,9 +139,11 @@ def test_the_slow_exercises_exist():
 
 
 def odd_answers():
-    for odd in ODD:
-        marks = [] if odd in ODD_IN_THE_SUITE else [pytest.mark.prove]
-        yield pytest.param(odd, marks=marks)
+    """Yield every exercise of functions with every odd answer; where a trial is slow, the suite takes the first."""
+    for name in FUNCTIONS:
+        for number, odd in enumerate(ODD):
+            marks = marks_of(name, number) if odd in ODD_IN_THE_SUITE else [pytest.mark.prove]
+            yield pytest.param(name, odd, marks=marks)
 
 
 IN_PARTS = [name for name in EXERCISES if sum(map(len, parts_of_each(EXERCISES[name]))) > 1]
@@ -263,8 +278,7 @@ def test_a_famous_mistake_is_told_its_own_sentence_and_no_other(name, mistake, m
     assert not found, f"{found}: {verdict.message}"
 
 
-@pytest.mark.parametrize("odd", list(odd_answers()))
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name, odd", list(odd_answers()))
 def test_an_answer_that_nobody_knows_gets_a_case_of_the_exercise(name, odd, monkeypatch):
     be_patient(monkeypatch, PATIENCE)
     exercise = EXERCISES[name]
@@ -274,10 +288,15 @@ def test_an_answer_that_nobody_knows_gets_a_case_of_the_exercise(name, odd, monk
     assert not found, f"{found}: {verdict.message}"
 
 
-PARTS = [(name, part) for name in FUNCTIONS for each in parts_of_each(EXERCISES[name]) for part in each]
+def all_parts():
+    """Yield every part of every exercise of functions; where a trial is slow, the suite takes each third."""
+    for name in FUNCTIONS:
+        inside = [part for each in parts_of_each(EXERCISES[name]) for part in each]
+        for number, part in enumerate(inside):
+            yield pytest.param(name, part, marks=marks_of(name, number))
 
 
-@pytest.mark.parametrize("name, part", PARTS)
+@pytest.mark.parametrize("name, part", list(all_parts()))
 def test_a_missing_return_is_told_as_such_wherever_something_is_to_be_returned(name, part, monkeypatch):
     be_patient(monkeypatch, PATIENCE)
     exercise = EXERCISES[name]

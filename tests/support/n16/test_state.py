@@ -12,9 +12,9 @@ from support.n16 import state_trials
 
 
 @pytest.mark.parametrize("change, told", [
-    (('open(unfinished, "wb")', 'open(unfinished, "xb")'), "after a kill has left an unfinished file, save raises"),
     (("    file.flush()", "    file.flush(); os.replace(unfinished, path); os.replace(path, unfinished)"),
      "is not there"),
+    (('open(unfinished, "wb")', 'open(unfinished, "xb")'), "after a kill has left an unfinished file, save raises"),
     (("    os.replace(unfinished, path)", "    os.replace(unfinished, path)\n    open(path, 'ab').close()"),
      "on bit for bit"),
     (("    os.replace(unfinished, path)", "    from shutil import move\n    move(unfinished, path)"), "on bit for bit"),

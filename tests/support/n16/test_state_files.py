@@ -160,6 +160,7 @@ def load_with_numbers_in_front(path, model, optimizer):
     return more
 
 
+@pytest.mark.costly
 def test_a_digit_outside_the_checksum_is_found():
     message = n16.check_state(save_with_numbers_in_front, load_with_numbers_in_front).message
     assert "with one byte changed, and goes on with wrong values without a word: return value" in message

@@ -4,7 +4,7 @@ A rank that starts imports torch and makes its first DDP: four seconds of a core
 there are two launches, each of several scripts, one after the other:
 
     2 ranks      the gradients; an epoch undisturbed; one with a kill, a restart and its end; one that ends in a kill
-    3 ranks      what the last kill has left, gone on with; at last, an error of its own (costly: notebook 16 does so too)
+    3 ranks      (costly; notebook 16 does it too) what the last kill has left, gone on with; then an error of its own
       1 of them  the epoch undisturbed, alone; what the last kill has left, gone on with; another seed
 """
 

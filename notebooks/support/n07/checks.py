@@ -71,7 +71,7 @@ check_accumulate = Exercise(
                 "/ count",
                 "/ 1",
             ),
-            ".grad is cleared in the loop: only the last micro-batch is left in it.": (
+            "Only the last micro-batch is left in .grad.": (
                 "loss.backward()",
                 "model.zero_grad(); loss.backward()",
             ),
@@ -186,12 +186,12 @@ check_saved_bytes = Exercise(
                 "storage.data_ptr() not in known",
                 "storage.data_ptr() not in known and not tensor.is_leaf",
             ),
-            "pack must return what backward is to find.": ("return tensor.detach()", "pass"),
-            "The tensor itself knows the graph that now holds it: let pack keep and return tensor.detach().": (
+            "What unpack returns must be the tensor that pack was given.": ("return tensor.detach()", "pass"),
+            "A saved output knows the graph that saved it: let pack keep and return tensor.detach().": (
                 "return tensor.detach()",
                 "return tensor",
             ),
-            "detach() is the same memory without a graph; clone() is a copy, so twice as much would be kept.": (
+            "detach() is the same memory without a graph; clone() copies it.": (
                 "return tensor.detach()",
                 "return tensor.detach().clone()",
             ),
@@ -289,11 +289,11 @@ check_jointly = Exercise(
                     "model(part).backward(gradient / len(parts))",
                 ),
                 "The gradient of the step before was still in .grad.": ("model.zero_grad()", "pass"),
-                ".grad is cleared in the loop: only the last micro-batch is left in it.": (
+                "Only the last micro-batch is left in .grad.": (
                     _SECOND,
                     "model.zero_grad(); model(part).backward(gradient)",
                 ),
-                "Nothing has gone backward through the model: its second forward is missing.": (
+                "What arrives at the points must go on through the model, and stay in .grad.": (
                     _SECOND,
                     "pass",
                 ),

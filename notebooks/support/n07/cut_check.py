@@ -63,7 +63,7 @@ check_cut = Exercise(
                 _SPLIT,
                 "[part.clone() for part in leaf.tensor_split(count)]",
             ),
-            "detach() cuts the slices off the autograd graph: gradients must find the way back to the whole.": (
+            "The slices are cut off the autograd graph: gradients must find the way back to the whole.": (
                 _SPLIT,
                 "leaf.detach().tensor_split(count)",
             ),

@@ -232,6 +232,20 @@ def same(value: Any, other: Any) -> bool:
     return all(a is b for (_, a), (_, b) in zip(leaves(value), leaves(other), strict=True))
 
 
+def _noted(nest: Any) -> list[tuple[Tensor, bool]]:
+    """Return for each tensor of a nest its numbers, and whether it requires a gradient."""
+    tensors = [leaf for _, leaf in leaves(nest) if isinstance(leaf, Tensor)]
+    return [(tensor.detach().clone(), tensor.requires_grad) for tensor in tensors]
+
+
+def _as_noted(nest: Any, before: list[tuple[Tensor, bool]]) -> bool:
+    """Say whether the tensors of a nest are what was noted of them."""
+    return all(
+        now.dtype == then.dtype and torch.equal(now, then) and required == wanted
+        for (now, required), (then, wanted) in zip(_noted(nest), before, strict=True)
+    )
+
+
 def cuts_of(rows: int, chunks: int) -> list[tuple[int, int]]:
     """Return start and end of each micro-batch, longer ones first."""
     count = min(rows, chunks)
@@ -283,8 +297,10 @@ def _fault_of_scatter(scatter: Callable[..., Any]) -> str:
         try:
             with in_case(case):
                 given = _again(whole)
+                before = _noted(whole)
                 parts = scatter(given, chunks)
-                said = _of_parts(parts, whole, rows, chunks) if same(given, whole) else CHANGED
+                kept = same(given, whole) and _as_noted(whole, before)
+                said = _of_parts(parts, whole, rows, chunks) if kept else CHANGED
         except InCaseError as error:
             if not found:
                 raise
@@ -320,7 +336,8 @@ def _of_parts(parts: Any, whole: Any, rows: int, chunks: int) -> str:
     counts = [_length(part) for part in parts]
     if len(parts) != len(due):
         held = f" of {', '.join(counts)} rows" if counts and all(counts) else ""
-        said = f"expected {len(due)} micro-batches, got {len(parts) or 'none'}{held}."
+        plural = "es" * (len(due) > 1)
+        said = f"expected {len(due)} micro-batch{plural}, got {len(parts) or 'none'}{held}."
         if _has_empty(whole):
             said += " In this nest a container is empty: it gives nothing to zip, and belongs in every part."
         return said
@@ -383,6 +400,7 @@ def _fault_of_gather(gather: Callable[..., Any]) -> str:
     transcript: list[str] = []
     for case, parts, due, whole in _parted():
         given = [_again(part) for part in parts]
+        before = _noted(parts)
         try:
             with in_case(case):
                 joined = gather(given)
@@ -391,7 +409,7 @@ def _fault_of_gather(gather: Callable[..., Any]) -> str:
                 else:
                     said = _nest(joined, due, whole, view=False)
                     said = said and f"{said}."
-                if not (said or same(given, parts)):
+                if not (said or (same(given, parts) and _as_noted(parts, before))):
                     said = PARTS_CHANGED
         except InCaseError as error:
             if not found:

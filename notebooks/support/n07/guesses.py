@@ -15,7 +15,12 @@ from support.kit.guess import Guess, Tried, letter
 
 def _named(wrong: Mapping[float, str]) -> Callable[[object], object]:
     """Make the `read` of a guess that tells famous wrong numbers by their reason, and so never calls them close."""
-    return lambda said: wrong.get(said, said) if isinstance(said, (int, float)) else said
+
+    def read(said: object) -> object:
+        value = read_number(said)
+        return wrong.get(value, value) if isinstance(value, (int, float)) else value
+
+    return read
 
 
 def _way() -> float:
@@ -109,6 +114,7 @@ guess_world = Guess(
     "the length of the gradient",
     _mean_over_two_ranks,
     unit="× the right one",
+    read=read_number,
     tried=Tried(right=0.5, wrong=1),
 )
 """Encore: what the mean over two ranks makes of sums that were divided by the count of all ranks."""

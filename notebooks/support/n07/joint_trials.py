@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from lib.saved import LiveTensors
 from support.kit.judged import Fault
 from support.kit.raised import in_case
-from support.n07.judges import NONE, random
+from support.n07.judges import NONE, fault_of_loss, random
 from support.n07.kept import Kept, fault_of_rows, mix_modes, per_cent
 
 LossOf: TypeAlias = Callable[[Tensor], Tensor]
@@ -88,14 +87,18 @@ def fault_of_joint(answer: Callable[[nn.Module, list[Tensor], LossOf], Any]) -> 
     return _fault_of_peak(answer) or _fault_of_frozen(answer)
 
 
-def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple[int, ...], seed: int) -> str:
+def _fault_of_gradient(
+    answer: Callable[..., Any], loss_of: LossOf, sizes: tuple[int, ...], seed: int, *, frozen: bool = False
+) -> str:
     model = _model()
+    next(model.parameters()).requires_grad_(not frozen)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     mix_modes(model, seed)
     parts = list(random(sum(sizes), 3, seed=len(sizes)).split(list(sizes)))
     loss = loss_of(torch.cat([model(part) for part in parts]))
     loss.backward()
-    due = _flat(model)
-    for parameter in model.parameters():
+    due = _flat(trained)
+    for parameter in trained:
         parameter.grad = torch.ones_like(parameter)  # of the step before
     handed = list(parts)
     numbers = [part.clone() for part in parts]
@@ -103,20 +106,18 @@ def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple
     got = answer(model, handed, loss_of)
     if got is None:
         return NONE
-    if any(parameter.grad is None for parameter in model.parameters()):
+    if any(parameter.grad is None for parameter in trained):
         return "nothing is in .grad; was backward() called?"
-    off = float((_flat(model) - due).norm() / due.norm())
+    found = _flat(trained)
+    off = float((found - due).norm() / due.norm())
     if not off < 1e-9:
-        times = float(_flat(model).norm() / due.norm())
+        times = float(found.norm() / due.norm())
         return (
             f"the gradient is {times:.2f} times as long as the whole batch's, and {per_cent(off)} of it away."
         )
-    if isinstance(got, Tensor) and got.requires_grad:
-        return "the loss you return still has its graph; return a number (`.item()`)."
-    if isinstance(got, Tensor):
-        return "right gradient, but you return a tensor; return a number (`.item()`)."
-    if not abs(float(got) - loss.item()) < 1e-6:
-        return f"right gradient, but the loss is {float(got):.7g}, the whole batch's {loss.item():.7g}."
+    said = fault_of_loss(got, loss.item())
+    if said:
+        return said
     if len(handed) != len(parts) or any(now is not part for now, part in zip(handed, parts, strict=True)):
         return "right gradient, but your list of parts is no longer what it was."
     if not all(map(torch.equal, parts, numbers)):
@@ -124,10 +125,8 @@ def _fault_of_gradient(answer: Callable[..., Any], loss_of: LossOf, sizes: tuple
     return fault_of_rows(parts) or kept.fault()
 
 
-def _flat(model: nn.Module) -> Tensor:
-    return torch.cat(
-        [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
-    )
+def _flat(weights: list[nn.Parameter]) -> Tensor:
+    return torch.cat([weight.grad.flatten() for weight in weights if weight.grad is not None])
 
 
 def _fault_of_peak(answer: Callable[..., Any]) -> str:
@@ -147,10 +146,8 @@ def _fault_of_peak(answer: Callable[..., Any]) -> str:
 
 
 def _fault_of_frozen(answer: Callable[..., Any]) -> str:
-    """Freeze a weight: it must stay frozen. Who differentiates by every weight may raise here, and is right."""
-    model = _model()
-    next(model.parameters()).requires_grad_(False)
-    kept = Kept(model)
-    with suppress(RuntimeError):
-        answer(model, list(random(6, 3).split(2)), _spread)
-    return kept.fault()
+    """Freeze a weight: it must stay frozen, and the others get their gradient."""
+    case = "the first weight is frozen"
+    with in_case(case):
+        fault = _fault_of_gradient(answer, _spread, (2, 2, 2), 0, frozen=True)
+    return fault and f"{case}: {fault}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from numbers import Real
 from random import Random
 from typing import Any, TypeAlias
 
@@ -20,7 +21,10 @@ from support.n07.kept import Kept, fault_of_rows, mix_modes, per_cent
 
 NONE = f"your function {NO_RETURN}."
 #: Said of what is off by some of float32's last digits, where numbers are float64.
-FLOAT32 = "So small is float32's rounding. Tensors of whole numbers become float32 when they are divided."
+FLOAT32 = (
+    "So little comes of an ε, or of float32's rounding: tensors of whole numbers become float32 when they are "
+    "divided."
+)
 FLOAT32_SHARE = 5e-7
 
 
@@ -175,7 +179,7 @@ def _fault_of_second(answer: Callable[[nn.Module, Labelled], Any]) -> str:
     loss, due = _of_whole_batch(model, larger)  # before an answer's hooks are on it
     answer(model, parts)
     got = answer(model, larger)
-    fault = _fault_of_gradient(model, due) or _fault_of_loss(got, loss)
+    fault = _fault_of_gradient(model, due) or fault_of_loss(got, loss)
     return fault and f"a second time with the same model, numbers a thousand times as large: {fault}"
 
 
@@ -188,19 +192,18 @@ def _of_whole_batch(model: _Scores, parts: Labelled) -> tuple[float, Tensor]:
 
 
 def _fault_of_frozen(answer: Callable[[nn.Module, Labelled], Any]) -> str:
-    """Freeze a weight that has a .grad: it must stay frozen, and lose that.
-
-    Who differentiates by every weight may raise here, and is right.
-    """
+    """Freeze a weight that has a .grad: it must stay frozen, and lose that."""
     model = _Scores(frozen=True)
     assert model.shift is not None
     model.shift.grad = torch.ones_like(model.shift)
+    parts = _labelled(LENGTHS[0])
+    _, due = _of_whole_batch(model, parts)
     kept = Kept(model)
-    try:
-        answer(model, _labelled(LENGTHS[0]))
-    except RuntimeError:
-        model.shift.grad = None
-    return kept.fault()
+    case = "one weight is frozen"
+    with in_case(case):
+        answer(model, parts)
+    fault = _fault_of_gradient(model, due) or kept.fault()
+    return fault and f"{case}: {fault}"
 
 
 def _fault_of_step(
@@ -224,7 +227,7 @@ def _fault_of_step(
         return NONE
     return (
         _fault_of_gradient(model, due)
-        or _fault_of_loss(got, loss)
+        or fault_of_loss(got, loss)
         or _fault_of_order(watch, lengths)
         or _fault_of_what_stays(handed, given, parts)
         or kept.fault()
@@ -256,9 +259,12 @@ def _fault_of_gradient(model: _Scores, due: Tensor) -> str:
     )
 
 
-def _fault_of_loss(got: Any, due: float) -> str:
+def fault_of_loss(got: Any, due: float) -> str:
+    """Say what is wrong with the loss that an answer with the right gradient returns, "" if nothing."""
     if isinstance(got, Tensor):
         return f"you return a tensor{' with its graph' * got.requires_grad}; return a number (`.item()`)."
+    if not isinstance(got, Real):
+        return f"what you return is of type {type(got).__name__}; return a number."
     if not abs(float(got) - due) < 2e-6 * abs(due):
         return f"right gradient, but the loss is {float(got):.7g}, the whole batch's {due:.7g}."
     return ""
@@ -312,7 +318,7 @@ def _statistics(sizes: tuple[int, ...], parts: tuple[Tensor, ...]) -> list[list[
 
 
 def fault_of_join(answer: Any) -> str:
-    """Ask for the statistics that nn.BatchNorm finds in the whole batch, of two channels.
+    """Ask for the statistics that nn.BatchNorm finds in the whole batch, of two channels or, every third time, of one.
 
     Every second one is in float64, in which a channel may hold one number only.
     """
@@ -320,8 +326,11 @@ def fault_of_join(answer: Any) -> str:
     transcript: list[str] = []
     for number, (sizes, offset) in enumerate(JOINED):
         precise = number % 2 == 1
-        x = (random(sum(sizes), 2, seed=len(sizes)) + offset).sort(0).values
+        channels = 1 if number % 3 == 2 else 2
+        x = (random(sum(sizes), channels, seed=len(sizes)) + offset).sort(0).values
         case = f"micro-batches of {', '.join(map(str, sizes))} values a channel, near {offset:g}"
+        if channels == 1:
+            case += ", one channel"
         if precise:
             case += ", in float64"
         if number % 4 == 3:
@@ -332,7 +341,7 @@ def fault_of_join(answer: Any) -> str:
         handed = _statistics(sizes, parts)
         with in_case(case):
             got = answer(*handed)
-        norm = nn.BatchNorm1d(2, momentum=1.0).double()
+        norm = nn.BatchNorm1d(channels, momentum=1.0).double()
         norm(x)
         said = _fault_of_statistics(got, norm, precise=precise)
         if said != NONE:

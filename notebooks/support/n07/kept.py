@@ -42,9 +42,10 @@ class Kept:
         self._frozen = [each for each in model.parameters() if not each.requires_grad]
         self._weights = [each.detach().clone() for each in model.parameters()]
         self._random = torch.get_rng_state()
+        self._dtype = torch.get_default_dtype()
 
     def fault(self) -> str:
-        """Say what has changed, "" if nothing; the random numbers go on from where they were."""
+        """Say what has changed, "" if nothing; the random numbers and the default type are what they were."""
         if not torch.is_grad_enabled():
             return "right gradient, but autograd is left switched off."
         for name, module in self._model.named_modules():
@@ -61,4 +62,7 @@ class Kept:
         if not torch.equal(torch.get_rng_state(), self._random):
             torch.set_rng_state(self._random)
             return "right gradient, but torch's random numbers go on from another place than before."
+        if torch.get_default_dtype() != self._dtype:
+            torch.set_default_dtype(self._dtype)
+            return "right gradient, but torch makes new tensors in another type than before."
         return ""

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Real
 from random import Random
 from typing import Any, TypeAlias
 
@@ -228,8 +229,9 @@ def fault_of_saved(answer: Any) -> str:
         if got is None:
             return NONE
         transcript.append(str(got))
-        if isinstance(got, Tensor):
-            return f"{case.told}: expected a number, {case.due}, got a tensor."
+        if not isinstance(got, Real):
+            kind = "tensor" if isinstance(got, Tensor) else type(got).__name__
+            return f"{case.told}: expected a number, {case.due}, got a {kind}."
         if got != case.due:
             found.append(f"{case.told}: expected {case.due} bytes ({case.why}), got {got}.")
         changed = changed or [id(each) for each in there] != [id(each) for each in case.there]

@@ -262,7 +262,7 @@ def not_squared(sizes, means, variances):
         (n07.check_accumulate, lambda model, parts: model.zero_grad() or 1, "was backward() called"),
         (n07.check_accumulate, places_for_classes, "Flatten rows and places into one"),
         (n07.check_saved_bytes, as_tensor, "expected a number, 192, got a tensor"),
-        (n07.check_saved_bytes, kept_itself, "never die, even when the loss is deleted. The tensor itself knows"),
+        (n07.check_saved_bytes, kept_itself, "never die, even when the loss is deleted. A saved output knows"),
         (n07.check_saved_bytes, only_outputs, "expected 192 bytes"),
         (n07.check_saved_bytes, what_has_a_graph, "x not in `there`: expected 576 bytes (x, and each ReLU's output)"),
         (n07.check_saved_bytes, twice, "called 2 times"),
@@ -290,3 +290,9 @@ def test_the_reason_of_a_famous_wrong_guess_is_told():
     assert "that is it" in n07.guess_way(0.57).message
     assert "close" in n07.guess_way(50).message
     assert "You said 0, as if only what the sentences say mattered; " in n07.guess_alike(0, 0.7).message
+
+
+def test_a_guess_in_quotation_marks_is_read_as_the_number_that_it_is():
+    assert "You said 4, which is what was asked for; " in n07.guess_chunks("4").message
+    assert "You said 0.125, as with one at a time; " in n07.guess_peak("1/8", 1.0).message
+    assert "that is it" in n07.guess_world("1/2").message

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from support.kit.mistakes import edited
 from support.n07 import checks as n07
-from support.n07.solved import accumulate, accumulate_jointly, saved_bytes
+from support.n07.solved import accumulate, accumulate_jointly, join, saved_bytes
 from tests.support.exercises import ask
 
 
@@ -144,3 +144,157 @@ def test_a_joint_step_returns_a_number_and_leaves_the_weights(wrong, says):
     verdict = ask(n07.check_jointly, wrong)
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+
+
+def of_each(model, parts, weights):
+    """Accumulate by torch.autograd.grad, whatever weights it is given."""
+    model.zero_grad()
+    count = sum((y != -100).sum().item() for _, y in parts)
+    total = 0.0
+    for x, y in parts:
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum") / count
+        found = torch.autograd.grad(loss, weights, allow_unused=True)
+        for weight, gradient in zip(model.parameters(), found, strict=False):
+            if gradient is not None:
+                weight.grad = gradient if weight.grad is None else weight.grad + gradient
+        total += loss.item()
+    return total
+
+
+def by_every_weight(model, parts):
+    return of_each(model, parts, list(model.parameters()))
+
+
+def beside_its_weight(model, parts):
+    """Right as long as every weight is trained."""
+    return of_each(model, parts, [weight for weight in model.parameters() if weight.requires_grad])
+
+
+def joint_by_every_weight(model, parts, loss_of):
+    weights = list(model.parameters())
+    model.zero_grad()
+    with torch.no_grad():
+        points = torch.cat([model(part) for part in parts])
+    loss = loss_of(points.requires_grad_())
+    loss.backward()
+    for part, arriving in zip(parts, points.grad.split([len(part) for part in parts]), strict=True):
+        for weight, gradient in zip(weights, torch.autograd.grad(model(part), weights, arriving), strict=True):
+            weight.grad = gradient if weight.grad is None else weight.grad + gradient
+    return loss.item()
+
+
+def joint_only_if_the_first_is_trained(model, parts, loss_of):
+    if next(model.parameters()).requires_grad:
+        return accumulate_jointly(model, parts, loss_of)
+    with torch.no_grad():
+        return loss_of(torch.cat([model(part) for part in parts])).item()
+
+
+@pytest.mark.parametrize(
+    "check, wrong, says",
+    [
+        (n07.check_accumulate, by_every_weight, "one weight is frozen: your code raised RuntimeError"),
+        (n07.check_accumulate, beside_its_weight, "one weight is frozen: your code raised RuntimeError"),
+        (n07.check_jointly, joint_by_every_weight, "the first weight is frozen: your code raised RuntimeError"),
+        (n07.check_jointly, joint_only_if_the_first_is_trained, "the first weight is frozen: the gradient is"),
+    ],
+)
+def test_a_frozen_weight_leaves_the_others_their_gradient(check, wrong, says):
+    verdict = ask(check, wrong)
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message
+
+
+def behind_the_loop(model, parts):
+    count = sum((y != -100).sum().item() for _, y in parts)
+    model.zero_grad()
+    total = 0.0
+    for x, y in parts:
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum") / count
+        total += loss.item()
+    loss.backward()
+    return total
+
+
+def with_unpack(unpack):
+    return edited(saved_bytes, ("lambda packed: packed", "unpack"), names={"unpack": unpack})
+
+
+def cleared_last(model, parts, loss_of):
+    loss = accumulate_jointly(model, parts, loss_of)
+    model.zero_grad()
+    return loss
+
+
+SECOND = "model(part).backward(gradient)"
+OUTSIDE = []
+
+
+def in_a_list_outside(forward, there):
+    """Keep each tensor in a list of the notebook's; what the graph holds is detached."""
+    OUTSIDE.clear()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: OUTSIDE.append(x) or x.detach(), lambda x: x):
+        forward()
+    known = {tensor.untyped_storage().data_ptr() for tensor in there}
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage() for x in OUTSIDE}
+    return sum(storage.nbytes() for address, storage in storages.items() if address not in known)
+
+
+@pytest.mark.parametrize(
+    "check, wrong, untrue",
+    [
+        (n07.check_accumulate, behind_the_loop, "cleared"),
+        (n07.check_accumulate, edited(accumulate, ("/ count", "/ (count + 1e-8)")), "So small is float32"),
+        (n07.check_jointly, edited(accumulate_jointly, (SECOND, "(model(part) * gradient).sum()")), "is missing"),
+        (n07.check_jointly, cleared_last, "Nothing has gone backward"),
+        (n07.check_saved_bytes, with_unpack(lambda packed: None), "pack must return"),
+        (n07.check_saved_bytes, with_unpack(lambda packed: packed.clone()), "would be kept"),
+        (n07.check_saved_bytes, in_a_list_outside, "now holds it"),
+    ],
+)
+def test_what_is_said_of_a_slip_holds_of_the_others_that_come_to_the_same(check, wrong, untrue):
+    verdict = ask(check, wrong)
+    assert verdict.status == "wrong", verdict.message
+    assert untrue not in verdict.message, verdict.message
+
+
+def in_other_digits(model, parts):
+    torch.set_default_dtype(torch.float64)
+    return accumulate(model, parts)
+
+
+LAST = "return loss.item()"
+
+
+@pytest.mark.parametrize(
+    "check, wrong, says",
+    [
+        (
+            n07.check_accumulate,
+            edited(accumulate, ("return total", "return f'{total}'")),
+            "what you return is of type str",
+        ),
+        (n07.check_accumulate, in_other_digits, "new tensors in another type than before"),
+        (
+            n07.check_jointly,
+            edited(accumulate_jointly, (LAST, "return loss.detach().numpy()")),
+            "what you return is of type ndarray",
+        ),
+        (n07.check_saved_bytes, lambda forward, there: str(saved_bytes(forward, there)), "192, got a str"),
+    ],
+)
+def test_an_answer_in_another_type_is_refused(check, wrong, says):
+    verdict = ask(check, wrong)
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_joint_loss_in_float32_is_a_number_too():
+    assert n07.check_jointly(edited(accumulate_jointly, (LAST, "return loss.float().item()")))
+
+
+def test_a_join_that_squeezes_its_one_channel_away_is_refused():
+    both = "return mean, (within + between) / (total - 1)"
+    verdict = ask(n07.check_join, edited(join, (both, both.replace("mean,", "mean.squeeze(),"))))
+    assert "one channel: the mean has the shape (), expected (1,)" in verdict.message, verdict.message

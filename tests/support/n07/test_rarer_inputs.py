@@ -204,5 +204,5 @@ def squares_in_float64(sizes, means, variances):
 def test_a_join_by_squares_is_refused_with_more_digits_too():
     verdict = ask(n07.check_join, squares_in_float64)
     assert verdict.status == "wrong", verdict.message
-    assert "near 1e+06, in float64: the variance is" in verdict.message, verdict.message
+    assert "near 1e+06, one channel, in float64: the variance is" in verdict.message, verdict.message
     assert "float32's rounding" not in verdict.message, verdict.message

@@ -111,6 +111,44 @@ def test_the_cuts_that_are_expected_are_libs(rows, chunks):
     assert cuts_of(rows, chunks) == places(rows, chunks)
 
 
+def of_tensors(change, nest):
+    """Do something to each tensor of the caller's that allows it."""
+    for tensor in tensors_in(nest):
+        if tensor.is_leaf:
+            change(tensor)
+    return nest
+
+
+def asks_for_gradients(tensor):
+    tensor.requires_grad_(tensor.is_floating_point())
+
+
+def inverts_masks(tensor):
+    if tensor.dtype == torch.bool:
+        tensor.logical_not_()
+
+
+def keeps_no_gradient(tensor):
+    tensor.requires_grad_(False)
+
+
+@pytest.mark.parametrize("change", [asks_for_gradients, inverts_masks, keeps_no_gradient])
+def test_a_cut_that_changes_the_callers_tensors_is_refused(change):
+    verdict = n07.check_cut(lambda batch, chunks: scatter(of_tensors(change, batch), chunks), gather)
+    assert "the mini-batch itself is no longer what it was" in verdict.message, verdict.message
+
+
+def test_a_joint_that_changes_the_callers_tensors_is_refused():
+    verdict = n07.check_cut(scatter, lambda parts: gather(of_tensors(asks_for_gradients, parts)))
+    assert "the parts themselves are no longer what they were" in verdict.message, verdict.message
+
+
+def test_a_cut_without_a_graph_is_not_told_of_a_detach_that_it_does_not_have():
+    verdict = n07.check_cut(torch.no_grad()(scatter), gather)
+    assert verdict.message.endswith("gradients must find the way back to the whole."), verdict.message
+    assert "detach" not in verdict.message, verdict.message
+
+
 def only_tuples(batch, chunks):
     return [tuple(part) for part in lib_scatter(batch, chunks)]
 

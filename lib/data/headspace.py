@@ -58,8 +58,8 @@ class Headspace:
     def limits(self) -> Literal["step", "loader", "sharing"]:
         """What to work on: whatever has the larger part in the time that a batch takes beyond its step.
 
-        "sharing": what step and loader take from each other, or other programs from both, is more than what the loader
-        would cost by itself.
+        "sharing": what step and loader take from each other, or other programs from both, or what batches cost that
+        differ, is more than what the loader would cost by itself.
         """
         if self.gain <= SLACK:
             return "step"
@@ -108,7 +108,7 @@ class Headspace:
 
         limit = f"the {self.limits}"
         if self.limits == "sharing":
-            limit = "neither alone: disturbed, as they share cores, memory or disk; more workers don't help"
+            limit = "neither alone: disturbed, maybe as they share cores, memory or disk, or as batches differ"
         taken = f"{of(self.undisturbed)} if they took nothing from each other"
         rows = [
             ("step", f"{of(self.step)} a batch, on batches that are kept"),

@@ -193,7 +193,7 @@ def draw_scaling(
         place.set_title(name, fontsize=11, pad=6)
         place.set(xlabel="num_workers", xlim=(-0.35, len(seen) - 0.65))
         place.set_xticks(range(len(seen)))
-        gains.append(f"{name} {seen[0] / min(seen):.1f} ×")
+        gains.append(f"{name} {seen[0] / min(seen[1:]):.1f} ×")
         numbers = ("/".join(f"{value:.0f}" for value in values) for values in (seen, model))
         words.append(f"{name}: measured {next(numbers)} ms, predicted {next(numbers)} ms")
     axes[0, 0].set(ylabel="epoch (ms)", ylim=(0, 1.1 * highest))
@@ -216,7 +216,7 @@ def draw_cores(cores: int, waiting: int, step_ms: float) -> Figure:
     epochs = [predict_epoch(loads, w, cores, read, send=0, receive=0, step=step_ms) for w in team]
     alone = [predict_epoch(loads, w, 99, read, send=0, receive=0, step=step_ms) for w in team]
     best = min(epochs)
-    fewest = next(w for w in team if epochs[w] <= 1.02 * best)
+    fewest = next(w for w in team if epochs[w] <= 1.001 * best)
     figure, axes = style.new_figure(9, 3.6)
     axes.plot(team, alone, "--", color=GREY, lw=1.6, label="if each had a core")
     axes.plot(

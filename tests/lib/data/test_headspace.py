@@ -99,7 +99,7 @@ def test_a_loader_that_keeps_up_alone_but_not_beside_the_step_does_not_ask_for_w
     assert found.limits == "sharing"
     assert found.workers_needed == 2
     assert "150 ms a batch, as in training; 100 ms if they took nothing from each other" in str(found)
-    assert "more workers don't help; 1.50 times as fast at most" in str(found)
+    assert "memory or disk, or as batches differ; 1.50 times as fast at most" in str(found)
 
 
 @pytest.mark.parametrize(

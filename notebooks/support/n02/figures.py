@@ -164,7 +164,8 @@ def draw_conversation(
     batches = sum(message.name == "batch" for message in shown)
     askers = {message.receiver for message in shown if message.name == "length"}
     asked = sum(message.times for message in shown if message.name == "length")
-    finding = f"Only the {' and the '.join(sorted(askers))} asks for the length ({asked} ×); {batches} batches follow"
+    finding = f"Only the {' and the '.join(sorted(askers))} asks for the length ({asked} ×)"
+    finding += f"; the epoch has {plural(batches, 'batch', 'batches')}"
     if upto is not None and shown:
         over = len(shown) == len(messages)
         lost = drop_last and shown[-1].name == "indices" and sent["indices"] > size // batch_size * batch_size
@@ -326,9 +327,10 @@ def draw_padding(batch_size: int, pool: int, count: int = 32) -> Figure:
     before, after = (format_share(runs.padding_share(lengths, batches)) for batches in (shuffled, pooled))
     figure, (left, right) = style.new_figure(9, 6.2, cols=2)
     _panel(left, lengths, shuffled, f"shuffled: {before} padding")
-    pools = f"pools of {pool} batches" if pool < most else "one pool: the whole epoch"
+    pools = f"pools of {plural(pool, 'batch', 'batches')}" if pool < most else "one pool: the whole epoch"
     _panel(right, lengths, pooled, f"{pools}: {after} padding", pool)
-    finding = f"Pools of {pool} batches cut padding from {before} to {after}"
+    cut = f"Pools of {pool} batches cut" if pool < most else "One pool for the whole epoch cuts"
+    finding = f"{cut} padding from {before} to {after}"
     if pool == 1:
         finding = f"A pool of one batch changes no batch: {after} padding"
     style.headline(figure, finding)

@@ -69,6 +69,12 @@ def _word(my_guess: object) -> object:
     return my_guess.strip().lower() if isinstance(my_guess, str) else my_guess
 
 
+def _speaker(my_guess: object) -> object:
+    word = _word(my_guess)
+    names = {name.lower(): name for name in ("Sampler", "DataLoader")}
+    return names.get(word, word) if isinstance(word, str) else word
+
+
 def _rows(table: dict[str, Any]) -> Any:
     return _listed([*table.values()])
 
@@ -99,9 +105,10 @@ guess_asker = Guess(
     "who asks the Dataset for its length",
     _asker,
     said={
-        "DataLoader": "it gives the batches, so it should know how many; it only asks its sampler",
+        "DataLoader": "it gives the batches, so it should know how many; but it stops when its sampler does",
         "training loop": "you may ask, but nothing in an epoch needs your answer",
     },
+    read=_speaker,
     tried=Tried(right="Sampler", wrong="DataLoader"),
 )
 guess_loads = _Shaped(

@@ -28,7 +28,7 @@ def cells(figure, mark=None):
 def test_a_conversation_shows_each_message_and_then_the_order_in_the_colours_of_its_batches():
     figure = n02.draw_conversation(record_epoch(n02.SAMPLERS["sequential"], size=3, batch_size=2), batch_size=2)
     assert cells(figure) == [*[0, 1] * 3, *[2] * 3, 0, 1, 2]
-    assert heading(figure) == "Only the Sampler asks for the length (1 ×); 2 batches follow"
+    assert heading(figure) == "Only the Sampler asks for the length (1 ×); the epoch has 2 batches"
     assert "3 load, Dataset to DataLoader, 0, 1; 4 batch" in alt_text(figure)
     figure = n02.draw_conversation(record_epoch(n02.SAMPLERS["random"], 5, 2), batch_size=2)
     batch_of = {4: 0, 0: 0, 1: 1, 3: 1, 2: 2}
@@ -106,6 +106,13 @@ def test_the_share_of_padding_is_that_of_the_pools():
     for values, words in told(n02.draw_padding, n02.PADDING_CONTROLS, 6):
         share = padding_share(lengths, pooled_batches(lengths, order, values["batch_size"], values["pool"]))
         assert int(re.findall(r"(\d+) %", words)[-1]) == round(100 * share), words
+
+
+def test_a_pool_that_holds_the_epoch_is_called_one_pool_however_many_batches_it_may_hold():
+    said = [alt_text(n02.draw_padding(batch_size=16, pool=pool)).split(" cut")[0] for pool in (2, 16)]
+    assert said == ["One pool for the whole epoch"] * 2
+    assert alt_text(n02.draw_padding(batch_size=8, pool=2)).startswith("Pools of 2 batches cut padding")
+    assert n02.draw_padding(batch_size=16, pool=1).axes[1].get_title("left").startswith("pools of 1 batch: ")
 
 
 @pytest.mark.costly

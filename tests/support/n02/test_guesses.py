@@ -17,3 +17,9 @@ def test_a_wrong_idea_of_the_indices_on_their_way_is_not_called_close_and_told_w
     said = n02.guess_handed_out(near).message
     assert "close" not in said
     assert f"You said {near} (" in said
+
+
+def test_who_asks_is_read_whatever_its_capitals_and_no_length_is_said_to_be_asked_of_the_sampler():
+    assert "that is it" in n02.guess_asker(" sampler").message
+    assert "stops when its sampler does" in n02.guess_asker("dataloader").message
+    assert "Read on" in n02.guess_asker(["Sampler"]).message

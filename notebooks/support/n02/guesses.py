@@ -69,11 +69,18 @@ def _word(my_guess: object) -> object:
     return my_guess.strip().lower() if isinstance(my_guess, str) else my_guess
 
 
+def _name(my_guess: object) -> object:
+    names = {name.lower(): name for name in ("Sampler", "DataLoader", "training loop")}
+    return names.get(my_guess.strip().lower(), my_guess) if isinstance(my_guess, str) else my_guess
+
+
 def _rows(table: dict[str, Any]) -> Any:
     return _listed([*table.values()])
 
 
 def _listed(guess: Any) -> Any:
+    if isinstance(guess, str) and guess.strip().isdecimal():
+        return int(guess)
     return [*map(_listed, guess)] if isinstance(guess, (list, tuple)) else guess
 
 
@@ -98,6 +105,7 @@ class _Shaped(Guess):
 guess_asker = Guess(
     "who asks the Dataset for its length",
     _asker,
+    read=_name,
     said={
         "DataLoader": "it gives the batches, so it should know how many; it only asks its sampler",
         "training loop": "you may ask, but nothing in an epoch needs your answer",

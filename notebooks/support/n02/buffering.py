@@ -21,7 +21,7 @@ HOLDS = "More items wait than the buffer may hold."
 NOT_FULL = "As long as the stream lasts, each item is drawn from a full buffer."
 LOST = "Each item leaves once."
 GLOBAL = "The numbers are drawn from the generator that you are given, and from no other."
-SAME = "Two generators with different seeds give the same order: nothing is drawn from them."
+SAME = "Two generators with different seeds give the same order."
 CHANCE = "Whichever item waits has the same chance to be next."
 EARLY = (
     "An item left more than size − 1 places early: the one that has just been read was drawn from, too, and "

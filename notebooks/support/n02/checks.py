@@ -161,11 +161,11 @@ check_pooled = Exercise(
                 f"if len({_CUT}) == self.batch_size:\n                    yield {_CUT}",
             ),
             "This sorts by the index; what counts is lengths[index].": (f", {_KEY}", ""),
-            "The batches are cut as the order comes: nothing is sorted by length.": (
+            "The batches are cut as the order comes, whatever the lengths.": (
                 f", {_KEY}",
                 ", key=lambda i: 0",
             ),
-            "Your pools hold batch_size indices; a pool holds pool × batch_size.": (
+            "Only batch_size neighbours are sorted together; a pool holds pool × batch_size.": (
                 _SIZE,
                 "size = self.batch_size",
             ),

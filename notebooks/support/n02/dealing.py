@@ -193,13 +193,14 @@ def _streams() -> Iterator[tuple[str, list[Any]]]:
 
 
 def _fault_of_values(answer: Any) -> str:
-    """Deal twelve items to two ranks with two workers each: three for everybody, and each item to somebody."""
+    """Deal lists of twelve items to two ranks with two workers each: three for everybody, each item to somebody."""
+    meanings = {"not an iterator": "`read()` gives a list here."}
     for what, items in _streams():
         dealt: list[Any] = []
         for rank in range(2):
             for worker in range(2):
-                stream = answer(lambda items=items: iter(items), rank, 2)
-                with as_worker(worker, 2, dataset=stream), in_case(f"A stream of twelve {what}"):
+                stream = answer(lambda items=items: [*items], rank, 2)
+                with as_worker(worker, 2, dataset=stream), in_case(f"A stream of twelve {what}", meanings):
                     got = first_items(stream)
                 if len(got) != 3:
                     return f"{VALUES} Of twelve {what} worker {worker} of rank {rank} hands on {len(got)}, and not 3."

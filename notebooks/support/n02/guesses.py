@@ -69,10 +69,9 @@ def _word(my_guess: object) -> object:
     return my_guess.strip().lower() if isinstance(my_guess, str) else my_guess
 
 
-def _speaker(my_guess: object) -> object:
-    word = _word(my_guess)
-    names = {name.lower(): name for name in ("Sampler", "DataLoader")}
-    return names.get(word, word) if isinstance(word, str) else word
+def _name(my_guess: object) -> object:
+    names = {name.lower(): name for name in ("Sampler", "DataLoader", "training loop")}
+    return names.get(my_guess.strip().lower(), my_guess) if isinstance(my_guess, str) else my_guess
 
 
 def _rows(table: dict[str, Any]) -> Any:
@@ -80,6 +79,8 @@ def _rows(table: dict[str, Any]) -> Any:
 
 
 def _listed(guess: Any) -> Any:
+    if isinstance(guess, str) and guess.strip().isdecimal():
+        return int(guess)
     return [*map(_listed, guess)] if isinstance(guess, (list, tuple)) else guess
 
 
@@ -104,11 +105,11 @@ class _Shaped(Guess):
 guess_asker = Guess(
     "who asks the Dataset for its length",
     _asker,
+    read=_name,
     said={
         "DataLoader": "it gives the batches, so it should know how many; but it stops when its sampler does",
         "training loop": "you may ask, but nothing in an epoch needs your answer",
     },
-    read=_speaker,
     tried=Tried(right="Sampler", wrong="DataLoader"),
 )
 guess_loads = _Shaped(

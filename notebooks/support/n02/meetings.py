@@ -20,7 +20,10 @@ EXCHANGED = (
 MOST = (2**32, 1_000_000, 100_000_000)  # seeds, epochs and indices are below these
 BLOCK = 10
 #: Where a mix of seed, epoch and index into one number meets itself again: round numbers, and powers of two.
-_FAR = (100, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000, 2**20, 10**7, 2**24, 2**25, 2**26, 2**31)
+_FAR = (
+    *(100, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000, 2**20, 10**7, 10**8, 10**9),
+    *(2**power for power in range(22, 32)),
+)
 _IN_A_ROW = 300  # so many seeds and epochs are looked at, too: digits that run together need not be round
 _NAMES = ("seed", "epoch", "index")
 #: By how many seeds, epochs, indices a step is found: up to the square of these.

@@ -41,13 +41,15 @@ PROCESS = (
 )
 PART = "One of the two numbers depends on less than seed, epoch and index."
 PLACE = "Asked for in another order, an index has other numbers: its place in the order counts, or who came before."
-ASKED = "Asked again after other items, a key had other numbers: no generator may live longer than an item."
+ASKED = (
+    "Asked again after other items, a key had other numbers: something besides seed, epoch and index decides."
+)
 WORKER = "In another worker a key had other numbers: with another num_workers the run is another one."
-REPEATS = "With seed 0, epoch 1 repeats epoch 0: the epoch does not reach the numbers."
+REPEATS = "With seed 0, epoch 1 repeats epoch 0."
 SHIFT = (
     "Epoch 1 is epoch 0 moved on by one item: 0 + 1 and 1 + 0 are one sum. Give the generator all, unadded."
 )
-SEED = "Another seed changes nothing: runs with other seeds have the same noise."
+SEED = "In epoch 0, seeds 0 and 1 have the same noise."
 TWINS = (
     "The crop tells the flip, or the flip never changes: draw both from one generator, one after the "
     "other. Two with the same seed begin with the same bits."
@@ -208,6 +210,10 @@ def _faults(draws: _Draws) -> Iterator[str]:
     if not 0.2 < sum(flips) / len(flips) < 0.8:  # then two rows of them may agree by chance
         yield f"{UNEVEN} {sum(flips)} of {len(flips)} flips are 1."
     yield from _faults_of_one(draws)
+    crops = {crop for epoch in (*draws.far, *draws.far_other) for crop, _ in epoch}
+    parities = {crop % 2 for crop in crops}
+    if len(crops) <= 10 or len(parities) == 1:  # then two rows of them agree by chance, too
+        yield f"{UNEVEN} In {len(flips)} items only {len(crops)} different crops come."
 
 
 class _Items(Dataset[Any]):

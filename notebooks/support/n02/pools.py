@@ -10,7 +10,7 @@ from typing import Any
 
 from lib.data.samplers import RandomSampler
 from support.kit.raised import in_case
-from support.kit.values import NO_RETURN, short
+from support.kit.values import short
 from support.n02.runs import sentence_lengths
 
 BATCHES = "A batch is a list of at least one index."
@@ -23,7 +23,7 @@ PADDING = "The same pools can be cut into batches with less padding."
 AGAIN = "The second epoch must read the sampler anew."
 LEN = "len() is the number of batches that an epoch has."
 MADE = "Making the batch sampler reads the sampler, and so uses up an order: epoch 0 gets another one, or an old one."
-CHANGED = "Your pass changes `lengths`, and others use it, too."
+CHANGED = "`lengths` is changed, and others use it, too."
 REUSED = "A batch that you have given away is changed later: whoever keeps it, as list(…) does, loses what was in it."
 EMPTIED = "A plain list may stand for the sampler, and your pass changes it: the next epoch is another one, or empty."
 TOGETHER = (
@@ -131,27 +131,37 @@ def _pass(batches: Any) -> tuple[list[Any], str]:
     copies: list[Any] = []
     for batch in islice(iter(batches), MOST):
         given.append(batch)
-        copies.append([*batch] if isinstance(batch, list) else batch)
+        copies.append(_indices(batch))
     for batch, copied in zip(given, copies, strict=True):
-        if isinstance(batch, list) and batch != copied:
-            return copies, f"One came as {short(copied)} and is {short(batch)} after the pass."
+        now = _indices(batch)
+        if now is not batch and now != copied:
+            return copies, f"One came as {short(copied)} and is {short(now)} after the pass."
     return copies, ""
+
+
+def _indices(batch: Any) -> Any:
+    """Return a list of the indices that a list, an array, a tensor holds now; what is no batch as it is."""
+    if not hasattr(batch, "__len__"):
+        return batch
+    try:
+        return [*map(whole, batch)]
+    except TypeError:
+        return batch
 
 
 def _faults_of_epoch(
     epoch: list[Any], readings: list[list[int]], lengths: Sequence[int], batch_size: int, pool: int
 ) -> Iterator[str]:
     """Yield what is wrong with the batches of one epoch."""
+    epoch = [*map(_indices, epoch)]
     for batch in epoch:
-        if batch is None:
-            yield f"{BATCHES} Your pass {NO_RETURN}."
         if not _is_batch(batch):
-            yield f"{BATCHES} Yours gives {short(batch)}."
+            yield f"{BATCHES} Yours gives {short(repr(batch))}."
     if len(readings) > 1:
         yield f"{TWICE} Here it was read {len(readings)} times."
     order = readings[0] if readings else []
     named = Counter(order)
-    used = Counter(whole(index) for batch in epoch for index in batch)
+    used = Counter(index for batch in epoch for index in batch)
     if used.keys() - named.keys():
         yield f"{FOREIGN} It named {short(order)}; your batches are {short(epoch)}."
     if used != named:
@@ -162,11 +172,8 @@ def _faults_of_epoch(
     yield from _faults_of_pools(epoch, order, lengths, batch_size, pool)
 
 
-def _is_batch(batch: Any) -> bool:
-    try:
-        return all(whole(index) >= 0 for index in batch) and len(batch) > 0
-    except TypeError:
-        return False
+def _is_batch(indices: Any) -> bool:
+    return isinstance(indices, list) and bool(indices) and all(isinstance(index, int) for index in indices)
 
 
 def _faults_of_pools(

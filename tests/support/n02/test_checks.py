@@ -11,7 +11,7 @@ from torch.utils.data import get_worker_info
 from support.kit.mistakes import with_methods
 from support.n02 import buffering, dealing, meetings, noise, orders, pools, solved
 from support.n02 import checks as n02
-from support.n02.generators import another_process, states
+from support.n02.generators import another_process, put_back, states
 
 
 # ---- wrong answers, beyond the famous ones
@@ -37,6 +37,18 @@ def test_an_order_comes_from_seed_and_epoch_and_not_from_what_changes_with_the_p
     message = n02.check_shuffled(seeded_by(source)).message
     assert said in message
     assert sum(sentence in message for sentence in n02.check_shuffled.mistakes) == 1
+
+
+def seeds_all_generators(self):
+    torch.manual_seed(1000 * self.seed + self.epoch)
+    return iter(torch.randperm(self.size).tolist())
+
+
+def test_whoever_seeds_the_global_generator_is_found_out_after_a_pass_of_the_readers_own():
+    answer = with_methods(solved.Shuffled, __iter__=seeds_all_generators)
+    with put_back():
+        list(answer(orders.SIZE))
+        assert orders.GLOBAL in n02.check_shuffled(answer).message
 
 
 def test_another_process_has_its_own_number_and_hashes_of_texts_and_leaves_no_trace():

@@ -12,6 +12,11 @@ def test_a_guess_of_another_shape_is_told_which_is_asked_for_and_no_truth():
         assert "=" not in said
 
 
+def test_a_right_guess_is_right_however_it_is_written():
+    for guess, comment in (("sampler ", n02.guess_asker), (["0", "6", "4"], n02.guess_loads)):
+        assert ": that is it" in comment(guess).message
+
+
 @pytest.mark.parametrize("near", [8, 12])
 def test_a_wrong_idea_of_the_indices_on_their_way_is_not_called_close_and_told_what_it_forgets(near):
     said = n02.guess_handed_out(near).message

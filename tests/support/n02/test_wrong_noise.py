@@ -226,6 +226,8 @@ def test_a_key_carries_the_epoch_to_a_worker_that_was_there_before(answers):
         lambda seed, epoch, index: (seed * 2_654_435_761 + epoch * 40_503 + index) % 2**32,
         lambda seed, epoch, index: (seed, epoch, int(np.float32(index))),
         lambda seed, epoch, index: (seed % 2**31, epoch, index),
+        lambda seed, epoch, index: (seed % 10**8, epoch, index),
+        lambda seed, epoch, index: (seed % 10**9, epoch, index),
         lambda seed, epoch, index: (seed * 10**14 + epoch * 10**8 + index) % 2**63,
         lambda seed, epoch, index: int((seed + epoch / 10**6 + index / 10**14) * 10**14),
     ],
@@ -272,3 +274,26 @@ def test_whoever_adds_nothing_is_not_told_to_have_added(source):
     answers = solved.keys_of, item_with(lambda *three: crop_and_flip_of(np.random.default_rng(source(*three))))
     is_told(n02.check_noise, answers, meetings.MIXED)
     assert "added" not in n02.check_noise(*answers).message
+
+
+@pytest.mark.parametrize(
+    "source, said, not_so",
+    [
+        (lambda seed, epoch, index: None, noise.ASKED, "generator may live"),
+        (lambda seed, epoch, index: ((seed + 1) * epoch, index), noise.SEED, "changes nothing"),
+        (lambda seed, epoch, index: (seed, epoch // 2, index), noise.REPEATS, "does not reach"),
+    ],
+)
+def test_numbers_that_come_again_or_never_are_told_what_shows(source, said, not_so):
+    answers = solved.keys_of, item_with(lambda *three: crop_and_flip_of(np.random.default_rng(source(*three))))
+    is_told(n02.check_noise, answers, said)
+    assert not_so not in n02.check_noise(*answers).message
+
+
+@pytest.mark.parametrize("crop_of", [lambda drawn: drawn // 2 * 2, lambda drawn: drawn % 2])
+def test_crops_that_take_few_values_are_uneven_and_not_called_shared(crop_of):
+    def crop_and_flip(*three):
+        crop, flip = crop_and_flip_of(np.random.default_rng(three))
+        return crop_of(crop), flip
+
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.UNEVEN)

@@ -222,6 +222,37 @@ def test_an_order_does_not_depend_on_the_worker_that_asks():
     is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=of_the_worker)], orders.WORKER)
 
 
+def drawn_anew(self):
+    return iter(np.random.default_rng().permutation(self.size).tolist())
+
+
+def blocks_of_one_base(self):
+    base = np.random.default_rng(self.seed).permutation(self.size).tolist()
+    blocks = [base[start : start + 3] for start in range(0, self.size, 3)]
+    return iter([index for block in drawn(self).permutation(len(blocks)) for index in blocks[block]])
+
+
+def emptied_once(self):
+    self.__dict__.setdefault("left", [*solved.Shuffled.__iter__(self)])
+    while self.left:
+        yield self.left.pop()
+
+
+@pytest.mark.parametrize(
+    "iterate, said, not_so",
+    [
+        (drawn_anew, orders.TIMES, "how often"),
+        (whole_blocks_of(3), orders.UNSHUFFLED, "Nothing"),
+        (blocks_of_one_base, orders.TURNED, "moved on"),
+        (emptied_once, orders.USED_UP, "iterator"),
+    ],
+)
+def test_an_order_is_told_what_shows_and_no_cause_of_another(iterate, said, not_so):
+    answer = with_methods(solved.Shuffled, __iter__=iterate)
+    is_told(n02.check_shuffled, [answer], said)
+    assert not_so not in n02.check_shuffled(answer).message
+
+
 # ---- exercise 2
 def sorts_the_lengths_first(self):
     self.lengths.sort()
@@ -258,6 +289,46 @@ def one_list_for_all(self):
         one.extend(batch)
         yield one
         one.clear()
+
+
+def one_array_for_all(self):
+    array = np.zeros(self.batch_size, dtype=int)
+    for batch in solved.PooledBatches.__iter__(self):
+        array[: len(batch)] = batch
+        yield array[: len(batch)]
+
+
+def test_an_array_that_is_filled_again_is_told_so():
+    is_told(n02.check_pooled, [with_methods(solved.PooledBatches, __iter__=one_array_for_all)], pools.REUSED)
+
+
+def unsorted_tensors(self):
+    order = list(torch.tensor(list(self.sampler), dtype=torch.long))
+    return (order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size))
+
+
+def cut_and_then_sorted(self):
+    order = [*self.sampler]
+    for start in range(0, len(order), self.batch_size):  # it divides a pool
+        yield sorted(order[start : start + self.batch_size], key=lambda i: self.lengths[i])
+
+
+def what_sort_returns(self):
+    return (batch.sort() for batch in solved.PooledBatches.__iter__(self))
+
+
+@pytest.mark.parametrize(
+    "iterate, said, not_so",
+    [
+        (unsorted_tensors, pools.PADDING, "tensor"),
+        (cut_and_then_sorted, pools.PADDING, "Your pools hold"),
+        (what_sort_returns, pools.BATCHES, "`return`"),
+    ],
+)
+def test_batches_of_any_kind_are_judged_and_told_what_shows(iterate, said, not_so):
+    said_of = n02.check_pooled(with_methods(solved.PooledBatches, __iter__=iterate)).message
+    assert said in said_of
+    assert not_so not in said_of
 
 
 def test_a_batch_that_is_emptied_later_was_full_when_it_came():

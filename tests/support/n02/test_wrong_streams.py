@@ -111,6 +111,26 @@ def test_a_copy_asks_who_it_is_and_any_item_is_an_item(iterate, said):
     is_told(n02.check_dealt, [with_methods(solved.Dealt, __iter__=iterate)], said)
 
 
+def by_next(self):
+    info = get_worker_info()
+    worker, workers = (info.id, info.num_workers) if info else (0, 1)
+    first = self.rank + self.world_size * worker
+    items = self.read()
+    for place in range(10**9):
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        if place % (self.world_size * workers) == first:
+            yield item
+
+
+def test_a_stream_may_be_a_list_as_well_as_an_iterator():
+    said = n02.check_dealt(with_methods(solved.Dealt, __iter__=by_next)).message
+    assert "your code raised TypeError: 'list' object is not an iterator" in said
+    assert "`read()` gives a list here." in said
+
+
 # ---- exercise 4
 def with_waiting(items, size, generator, fill=None, draw=None):
     """Do it right, but for how many wait (`fill`) and of how many places one is drawn (`draw`)."""
@@ -404,3 +424,18 @@ def default_that_is_emptied_at_the_end(items, size, generator, waiting=[]):  # n
 )
 def test_a_buffer_takes_lists_shuffles_every_end_and_keeps_nothing(buffered, said):
     is_told(n02.check_buffered, [buffered], said)
+
+
+def with_a_draw_that_is_not_used(items, size, generator):
+    waiting = []
+    for item in items:
+        waiting.append(item)
+        if len(waiting) == size:
+            generator.permutation(waiting)
+            yield waiting.pop(0)
+    yield from waiting
+
+
+def test_whoever_draws_and_does_not_use_it_is_not_told_to_draw_nothing():
+    is_told(n02.check_buffered, [with_a_draw_that_is_not_used], buffering.SAME)
+    assert "nothing is drawn" not in n02.check_buffered(with_a_draw_that_is_not_used).message

@@ -277,7 +277,17 @@ check_forwards_ahead = Exercise(
 
 # ---- exercise 5: v stages a rank
 
-INTERLEAVED = [(4, 2, 2), (8, 4, 2), (4, 4, 3), (2, 1, 2), (12, 3, 3), (4, 2, 1), (6, 3, 4), (10, 5, 2), (30, 6, 5)]
+INTERLEAVED = [
+    (4, 2, 2),
+    (8, 4, 2),
+    (4, 4, 3),
+    (2, 1, 2),
+    (12, 3, 3),
+    (4, 2, 1),
+    (6, 3, 4),
+    (10, 5, 2),
+    (30, 6, 5),
+]
 
 
 def several_stages(m: int, n: int, v: int) -> Asked:

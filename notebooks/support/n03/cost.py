@@ -90,7 +90,7 @@ def most_moved(size: int, world_size: int) -> float:
 NAMES = {"none": "no batch norm", "4": "4", "8": "8", "16": "16", "32": "32"}
 COMPANY_CONTROLS = {
     "size": choice(tuple(NAMES), "4", "images normalised together"),
-    "rate": choice(("0.01", "0.1", "0.3", "0.6"), "0.1", "learning rate"),
+    "rate": choice(("0.01", "0.05", "0.1", "0.3", "0.6"), "0.1", "learning rate"),
 }
 
 LossesBySize = Mapping[str, Mapping[str, Sequence[float]]]

@@ -323,7 +323,7 @@ def draw_agreement(size: int = 9, seeds: Sequence[int] = (0, 0, 0), epoch: int =
         note(axes, right + 0.28, 0.3 + 0.4 * line, meanings[line])
     missed = [index for index in range(size) if not holders[index]]
     twice = sum(len(ranks) > 1 for ranks in holders.values())
-    finding = "Equal seeds: each index has one holder, without a word between the ranks"
+    finding = "Equal orders: each index has one holder, without a word between the ranks"
     if len({tuple(one.order) for one in deals}) > 1:
         finding = f"Different seeds: {len(missed)} of {size} samples have no holder, {twice} have several"
     title(axes, finding)

@@ -131,6 +131,10 @@ def per_cent(share):
     return f"{share:.0%}".replace("%", " %")
 
 
+def test_a_guess_below_zero_keeps_its_sign():
+    assert "You said [-1];" in guesses.guess_last_of_eight([-1]).message
+
+
 def test_the_recorded_study_has_twenty_seeds_of_everything_at_every_rate():
     record = recordings.load("company")
     assert [float(rate) for rate in record["results"]] == list(company.RATES)
@@ -172,7 +176,7 @@ def test_what_turns_it_round_is_the_rate_without_batch_normalisation_and_then_th
     record = recordings.load("company")
     plain = {rate: sizes["none"] for rate, sizes in record["results"].items()}
     found = {rate: guesses.clearly(ways, "forgotten") for rate, ways in plain.items()}
-    assert found == {"0.01": "same", "0.1": "same", "0.3": "higher", "0.6": "higher"}
+    assert found == dict.fromkeys(("0.01", "0.05", "0.1"), "same") | dict.fromkeys(("0.3", "0.6"), "higher")
     for rate in ("0.3", "0.6"):
         assert per_cent(relative(plain[rate])) in prose()
         assert guesses._harmful(plain[rate]) == "steps"
@@ -194,7 +198,7 @@ def test_with_batch_normalisation_company_costs_at_every_rate_and_by_exact_stati
     assert f"{fmean(wrong['forgotten']):.1%} in place of {fmean(wrong['told']):.1%}".replace("%", " %") in prose()
 
 
-def test_company_costs_most_where_each_way_has_the_best_of_the_four_rates():
+def test_company_costs_more_than_a_third_where_each_way_has_the_best_of_the_five_rates():
     results = recordings.load("company")["results"]
     rise = {}
     for size in ("none", "4", "32"):
@@ -207,7 +211,7 @@ def test_company_costs_most_where_each_way_has_the_best_of_the_four_rates():
             best = f"the loss is {told[0]:.3f} with `set_epoch`, {with_it}, and {forgotten[0]:.3f} without, {without}"
             assert best in prose()
     assert f"which is {per_cent(rise['4'])} more. In groups of 32 it is {per_cent(rise['32'])}" in prose()
-    assert f"{per_cent(rise['4'])} and {per_cent(rise['32'])} at each way's best rate" in prose()
+    assert f"{per_cent(rise['4'])} and {per_cent(rise['32'])} at each way's best of five rates" in prose()
     assert abs(rise["none"]) < 0.01
 
 
@@ -280,6 +284,8 @@ def test_beside_a_setting_of_the_readers_stands_what_was_recorded_at_it_or_nothi
     assert "told         0.500" in printed
     assert beside in printed
     assert ("recorded" in printed) == bool(beside)
+    # answers were counted with running averages; what is said of a network without them must not name them
+    assert ("recorded wrong answers, told" in printed) == bool(beside and not (batch_norm and exact))
 
 
 @pytest.mark.parametrize("name", ["descend", "train", "dealt"])

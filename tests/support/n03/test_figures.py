@@ -55,6 +55,7 @@ def test_only_equal_seeds_cover_the_data_and_what_nobody_holds_no_sampler_of_tor
     crossed = [cell.index for cell in rows_of(figure)[-1] if cell.mark == "dropped"]
     kept = {index for seed in range(3) for index in torch_shares(9, 3, seed)[seed]}
     assert crossed == sorted(set(range(9)) - kept)
+    assert headline(n03.draw_agreement(2, (0, 3))).startswith("Equal orders: each index has one holder")
     with pytest.raises(ValueError, match="10 samples.*3 ranks"):  # padding would be a second holder
         n03.draw_agreement(10, (0, 0, 0))
 

@@ -35,7 +35,7 @@ def _harmful(losses: Losses) -> str:
 
 def _numbers(my_guess: object) -> object:
     """Read 1, (1,) and "[1]" as [1]."""
-    return [int(number) for number in re.findall(r"\d+", str(my_guess))] or my_guess
+    return [int(number) for number in re.findall(r"-?\d+", str(my_guess))] or my_guess
 
 
 def _word(my_guess: object) -> object:

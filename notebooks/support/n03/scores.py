@@ -204,8 +204,8 @@ def _scores(rank: Callable[[Any], Any], world: int, where: str) -> list[float] |
 # ---- many images: what is kept of them, and counts that stop to grow
 
 #: Batches, and images of a batch; what is kept is asked before batch EARLY and before the last.
-MANY = (12, 4095)
-EARLY = 5
+MANY = (8, 3071)
+EARLY = 3
 #: 2**24 images in large batches, and then so many in batches of one: a float32 grows by 1 up to 2**24 only.
 LARGE = (16, 2**20)
 SINGLES = 600
@@ -263,7 +263,7 @@ def _fault_of_many(answer: Any) -> str:
     images = batch * (count - 1 - EARLY)
     tensors, objects = [(after - before) / images for before, after in zip(*kept[:2], strict=True)]
     # the least that can be kept of an image is a byte; something of every batch may stay
-    if tensors > 0.5 or objects > 0.75:
+    if tensors > 0.5 or objects > 0.95:
         left = round(tensors + objects)
         stays = f"of every image {plural(left, 'byte')} {'stays' if left == 1 else 'stay'}"
         return Fault(f"{where}: {stays}, and there may be more images than memory holds.", known_by="kept")
@@ -330,25 +330,26 @@ def _fault_of_counts(answer: Any) -> str:
 
 
 def _fault_of_rounding(answer: Any, count: int, small: float = torch.inf) -> str:
-    """Right on `count` large batches of each rank and on one image more, in one batch with wrong ones."""
+    """Right on `count` large batches of rank 0, and on each rank on one image of a batch of MIXED."""
     batch = LARGE[1]
     mixed = torch.ones(MIXED, dtype=torch.int64)
     mixed[0] = 0
-    rows = [*([torch.tensor([0]).expand(batch)] * count), mixed]
+    large = [torch.tensor([0]).expand(batch)] * count
     rounded: list[str] = []
 
     def rank(dist: Any) -> Any:
         exact = _Exact(dist, rounded, small)
+        rows = [mixed] if dist.get_rank() else [*large, mixed]
         return answer(Wrapper(_Decided(), exact), Loader(rows, _labelled), exact)
 
-    where = f"on 2 ranks with {count * batch + MIXED} images each"
+    where = f"on 2 ranks with {count * batch + MIXED} and {MIXED} images"
     scores = _scores(rank, 2, where)
     if isinstance(scores, str):
         return scores
     if rounded:
         known = "no whole number" if BROKEN in rounded[0] else "rounded on the way"
         return Fault(f"{where}: {rounded[0]}.", known_by=known)
-    due = (count * batch + 1) / (count * batch + MIXED)
+    due = (count * batch + 2) / (count * batch + 2 * MIXED)
     if abs(scores[0] - due) < 1e-6:
         return ""
     return f"{where}: {due:.7f} are right; you say {scores[0]:.7f}."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
@@ -184,20 +185,20 @@ class Imitation:
                 f"rank {self.get_rank()} receives into {_named(tensor)} what rank {src} sends as {_named(sent)}: "
                 "bytes arrive, and would be read as other numbers"
             )
-        with torch.no_grad():
+        with _writing(tensor):
             tensor.copy_(sent.view_as(tensor))
 
     def broadcast(self, tensor: Tensor, src: int) -> None:
         """Give every rank the tensor of one."""
         given = self._collective("broadcast", tensor, src)
-        with torch.no_grad():
+        with _writing(tensor):
             tensor.copy_(given()[src])
 
     def reduce(self, tensor: Tensor, dst: int) -> None:
         """Give one rank the sum of all tensors; nobody knows what the others' hold afterwards: NaN."""
         _without_gaps(tensor, "reduce")
         given = self._collective("reduce", tensor, dst)
-        with torch.no_grad():
+        with _writing(tensor):
             if self.get_rank() == dst:
                 tensor.copy_(_sum_of(given(), tensor))
             elif tensor.is_floating_point():
@@ -220,7 +221,7 @@ class Imitation:
                 raise ValueError(
                     f"the tensor of {what} was written to before its handle's wait() had returned"
                 )
-            with torch.no_grad():
+            with _writing(tensor):
                 total = _sum_of(given(), tensor)
                 tensor.copy_(total / self.get_world_size() if op == dist.ReduceOp.AVG else total)
 
@@ -243,8 +244,8 @@ class Imitation:
                 )
                 raise ValueError(f"all_gather: tensor {place} of the list is {both}")
         given = self._collective("all_gather", tensor)
-        with torch.no_grad():
-            for own, part in zip(tensors, given(), strict=True):
+        for own, part in zip(tensors, given(), strict=True):
+            with _writing(own):
                 own.copy_(part)
 
     def barrier(self) -> None:
@@ -324,6 +325,11 @@ class Imitation:
             return [call[member][2] for member in self._members]
 
         return given
+
+
+def _writing(tensor: Tensor) -> AbstractContextManager[object]:
+    """Return in what a tensor can be written to, as real ranks write to any, also to one of inference mode."""
+    return torch.inference_mode() if tensor.is_inference() else torch.no_grad()
 
 
 def _named(tensor: Tensor) -> str:

@@ -6,6 +6,7 @@ import copy
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -52,6 +53,22 @@ def _a_list(answer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # ---- exercise 1: the share of a rank, cut from an order that is given
+
+
+def _a_list_of_indices(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Ask for a list of whole numbers, of whatever type."""
+    listed = _a_list(answer)
+
+    def asked(**case: Any) -> Any:
+        found = listed(**case)
+        odd = (
+            [type(item).__name__ for item in found if not isinstance(item, Integral)]
+            if isinstance(found, list)
+            else []
+        )
+        return f"a list with a {odd[0]} in it, which is no index" if odd else found
+
+    return asked
 
 
 def _share(order: list[int], world_size: int, rank: int, drop_last: bool = False) -> list[int]:
@@ -122,7 +139,7 @@ check_share = Exercise(
     "the share of a rank",
     reference=_share,
     cases=_share_cases,
-    view=_a_list,
+    view=_a_list_of_indices,
     name="my_share",
     fault=_fault_of_share,
     throughout=True,  # in one case a wrong rounding, or padding, looks like another
@@ -154,6 +171,7 @@ _EASY = [  # story, size, num_replicas, shuffle, seed, drop_last: one step of th
     (f"set_epoch(1000000), {PASS}", 11, 3, True, 0, False),
     (PASS, 13, 3, True, 1_000_000, False),
     (f"{ALONE}, {LENGTH}, {ALONE}, set_epoch(3), {ALONE}, {PASS}, {ALONE}", 10, 3, True, 0, False),
+    (f"{PASS}, {ALONE}", 10, 3, False, 0, False),
     (f"{KEYWORDS}, {PASS}", 10, 3, True, 0, False),
     (f"{DEFAULTS}, {PASS}", 10, 3, True, 0, False),
 ]

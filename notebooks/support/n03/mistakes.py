@@ -126,7 +126,10 @@ OF_SAMPLER = {
         "[p % self.size for p in torch.randperm(max(self.size, len(self) * self.world_size), generator=generator)"
         ".tolist()]",
     ),
-    "drop_last has no effect: hand it on to share.": ("self.rank, self.drop_last))", "self.rank))"),
+    "drop_last has no effect on what is given out: hand it on to share.": (
+        "self.rank, self.drop_last))",
+        "self.rank))",
+    ),
     "len() is the share of this rank, not the dataset.": (_LENGTH, "self.size"),
     "len() is rounded up with drop_last.": (_LENGTH, "-(-self.size // self.world_size)"),
     "len() is rounded down without drop_last.": (_LENGTH, "self.size // self.world_size"),
@@ -184,13 +187,13 @@ OF_SAMPLER = {
         _NOTED,
         f"{_NOTED}\n        torch.manual_seed(epoch)",
     ),
-    "A second pass disturbs the one that runs: both read one list of yours. Make a new one for each pass.": (
+    "A second pass disturbs the one that runs: both read one list of yours. Give each pass a list of its own.": (
         "self.epoch = 0",
         "self.epoch = 0\n        self.passed = []",
         _DEALT,
         _DEALT.replace("return iter(", "self.passed[:] = ")[:-1] + "\n        return iter(self.passed)",
     ),
-    "Two samplers share an epoch: keep it in the object, not in its class.": (
+    "Two samplers share an epoch: keep it in the object.": (
         _NOTED,
         "type(self).now = epoch",
         "self.epoch = 0",
@@ -252,8 +255,9 @@ OF_CONTROLS = {
         ("return torch.stack(steps)",
          "images = epoch.flatten()\n    places = torch.randperm(len(images), generator=generator)\n"
          "    return images[places].view_as(epoch)"),
-    "You draw from torch's global generator: the experiment could not be repeated.": (", generator=generator", ""),
-    "new_company draws from torch's global generator: the experiment could not be repeated.":
+    "new_steps touches torch's global generator: whoever draws from it next gets other numbers.":
+        (", generator=generator", ""),
+    "new_company touches torch's global generator: whoever draws from it next gets other numbers.":
         ("len(images), generator=generator", "len(images)"),
     "new_steps does not go on from where the generator stands: every epoch is dealt alike.":
         (_GROUPS, "generator.manual_seed(generator.initial_seed())\n    groups = epoch.flatten(0, 1)"),
@@ -303,8 +307,8 @@ OF_CONTROLS = {
 
 # fmt: off
 OF_ORDER = {
-    "They are still in the order of arrival, and cutting there takes away the wrong ones: a batch holds one rank "
-    "after the other, the dataset was dealt in turns.": ("_turns(gathered)", "_flat(map(_flat, gathered))"),
+    "They are still in the order of arrival: a batch holds one rank after the other, the dataset was dealt in turns.":
+        ("_turns(gathered)", "_flat(map(_flat, gathered))"),
     "One rank's answers stand after the other's: the ranks took turns, index by index.":
         ("_turns(gathered)", "_flat(_flat(batch[rank] for batch in gathered) for rank in range(len(gathered[0])))"),
     "You return each turn of the ranks by itself: return one list of answers.":
@@ -378,7 +382,7 @@ OF_SCORE = {
         _SUM,
         f"counts = counts.float()\n    {_SUM}",
     ),
-    "Your counts are no whole numbers: a share times a length is rounded. Add up the right answers themselves.": (
+    "A quotient is rounded: add up whole counts, and divide at the end.": (
         "(ddp.module(x).argmax(1) == y).sum()",
         "(ddp.module(x).argmax(1) == y).float().mean().item() * len(y)",
         "dtype=torch.int64",

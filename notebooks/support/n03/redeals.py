@@ -109,36 +109,35 @@ def _fault_of_control(control: Any, epoch: Tensor, kept: tuple[bool, bool], othe
         return "it has changed the epoch that it was given, which belongs to the caller."
     if not torch.equal(first.flatten().sort()[0], epoch.flatten().sort()[0]):
         return "an image is lost, or comes more often than before."
-    fault = _fault_of_deal(epoch, first, kept)
-    return fault or _fault_of_draws(control, epoch, first, generator, others)
-
-
-def _fault_of_deal(epoch: Tensor, first: Tensor, kept: tuple[bool, bool]) -> str:
-    """Compare one deal with the epoch: what is to be kept is; what is to change may stay by chance, in small epochs."""
-    found = _kept(epoch, first)
-    if not (found[0] >= kept[0] and found[1] >= kept[1]):
-        return f"{_SEEN[found]}."
-    if found == (True, True) and len(epoch) > 3:
-        return f"{_SEEN[found]}: {_only(epoch, first)}."
-    if kept[1] and _steps(epoch) != _steps(first):
-        return f"{_SEEN[kept]}, but the steps come in another order: that is a second change."
-    return ""
-
-
-def _fault_of_draws(
-    control: Any, epoch: Tensor, first: Tensor, generator: torch.Generator, others: Others
-) -> str:
-    """Compare deals by one generator, by an equal one and by another."""
     before = first.clone()
     later = [control(epoch.clone(), generator) for _ in range(4)]
-    again, other = (control(epoch.clone(), torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    if len(epoch) > 3 and all(_kept(epoch, deal) == (True, True) for deal in (before, *later)):
+        return f"{_SEEN[True, True]}: {_only(epoch, before)}."
+    if fault := _fault_of_deal(epoch, before, kept):
+        return fault
     if touched := others.touched():
         return f"it has touched {' and '.join(touched)} global generator: draw from the one that you are given, alone."
     if not torch.equal(first, before):
         return "a later call has changed the epoch that an earlier one had returned: make a new tensor each time."
+    return _fault_of_draws(control, epoch, first, later)
+
+
+def _fault_of_deal(epoch: Tensor, first: Tensor, kept: tuple[bool, bool]) -> str:
+    """Compare one deal with the epoch: what is to be kept is; what is to change may stay by chance."""
+    found = _kept(epoch, first)
+    if not (found[0] >= kept[0] and found[1] >= kept[1]):
+        return f"{_SEEN[found]}."
+    if kept[1] and _steps(epoch) != _steps(first):
+        return f"{_SEEN[found]}, but the steps come in another order: step k is to hold what it held."
+    return ""
+
+
+def _fault_of_draws(control: Any, epoch: Tensor, first: Tensor, later: list[Tensor]) -> str:
+    """Compare deals by one generator, by an equal one and by others: of small epochs two may be equal by chance."""
+    again, *other = (control(epoch.clone(), torch.Generator().manual_seed(seed)) for seed in range(1, 7))
     if not torch.equal(first, again):
         return "two generators with the same seed give different epochs: the epoch and the generator decide, alone."
-    if torch.equal(first, other):
+    if all(torch.equal(first, deal) for deal in other):
         said = "generators with other seeds give the same epoch: the one that you are given is to decide, as it stands."
         return Fault(said, known_by=f"always {first.tolist()}")
     if all(torch.equal(first, deal) for deal in later):

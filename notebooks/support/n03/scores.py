@@ -204,8 +204,8 @@ def _scores(rank: Callable[[Any], Any], world: int, where: str) -> list[float] |
 # ---- many images: what is kept of them, and counts that stop to grow
 
 #: Batches, and images of a batch; what is kept is asked before batch EARLY and before the last.
-MANY = (24, 1023)
-EARLY = 5
+MANY = (8, 3071)
+EARLY = 3
 #: 2**24 images in large batches, and then so many in batches of one: a float32 grows by 1 up to 2**24 only.
 LARGE = (16, 2**20)
 SINGLES = 600
@@ -262,13 +262,13 @@ def _fault_of_many(answer: Any) -> str:
         return scores
     images = batch * (count - 1 - EARLY)
     tensors, objects = [(after - before) / images for before, after in zip(*kept[:2], strict=True)]
-    # the least that can be kept of an image: a byte of a tensor, a place in a list
-    if tensors > 0.5 or objects > 4:
+    # the least that can be kept of an image is a byte; something of every batch may stay
+    if tensors > 0.5 or objects > 0.95:
         left = round(tensors + objects)
         stays = f"of every image {plural(left, 'byte')} {'stays' if left == 1 else 'stay'}"
         return Fault(f"{where}: {stays}, and there may be more images than memory holds.", known_by="kept")
-    one_by_one = alive.calls > images
-    return "" if one_by_one else _fault_of_counts(answer)
+    one_by_one = alive.calls > images  # 2**24 images would take too long: the type of what is sent decides
+    return _fault_of_rounding(answer, 0, small=MIXED) if one_by_one else _fault_of_counts(answer)
 
 
 class _Decided(nn.Module):
@@ -283,11 +283,15 @@ class _Decided(nn.Module):
 
 
 class _Exact:
-    """Hands on to a `dist`, and notes floats that can't hold all whole numbers so large, and that hold none."""
+    """Hands on to a `dist`, and notes floats that can't hold all whole numbers so large, and that hold none.
 
-    def __init__(self, dist: Any, rounded: list[str]) -> None:
+    small: of a float of 32 bits or fewer also one from here on, as larger ones would be sent likewise.
+    """
+
+    def __init__(self, dist: Any, rounded: list[str], small: float) -> None:
         self._dist = dist
         self._rounded = rounded
+        self._small = small
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dist, name)
@@ -300,15 +304,19 @@ class _Exact:
         self._note(tensor, "all_gather")
         self._dist.all_gather(tensors, tensor)
 
-    def _note(self, tensor: Tensor, what: str) -> None:
+    def broadcast(self, tensor: Tensor, src: int) -> None:
+        self._note(tensor, "broadcast", summed=False)
+        self._dist.broadcast(tensor, src)
+
+    def _note(self, tensor: Tensor, what: str, summed: bool = True) -> None:
         if not tensor.is_floating_point() or not tensor.numel():
             return
         largest = float(tensor.abs().max())
         exact = 2 / torch.finfo(tensor.dtype).eps  # whole numbers up to this one
-        if largest > exact:
+        if largest > exact or (largest >= self._small and exact <= 2**24):
             kind = str(tensor.dtype).removeprefix("torch.")
             self._rounded.append(f"{what} is given {largest:.0f} as {kind}, which can't hold {exact + 1:.0f}")
-        elif odd := [number for number in tensor.flatten().tolist() if not number.is_integer()]:
+        elif summed and (odd := [n for n in tensor.flatten().tolist() if not n.is_integer()]):
             self._rounded.append(f"{what} is given {odd[0]}, {BROKEN}")
 
 
@@ -321,26 +329,27 @@ def _fault_of_counts(answer: Any) -> str:
     )
 
 
-def _fault_of_rounding(answer: Any, count: int) -> str:
-    """Right on `count` large batches of each rank and on one image more, in one batch with wrong ones."""
+def _fault_of_rounding(answer: Any, count: int, small: float = torch.inf) -> str:
+    """Right on `count` large batches of rank 0, and on each rank on one image of a batch of MIXED."""
     batch = LARGE[1]
     mixed = torch.ones(MIXED, dtype=torch.int64)
     mixed[0] = 0
-    rows = [*([torch.tensor([0]).expand(batch)] * count), mixed]
+    large = [torch.tensor([0]).expand(batch)] * count
     rounded: list[str] = []
 
     def rank(dist: Any) -> Any:
-        exact = _Exact(dist, rounded)
+        exact = _Exact(dist, rounded, small)
+        rows = [mixed] if dist.get_rank() else [*large, mixed]
         return answer(Wrapper(_Decided(), exact), Loader(rows, _labelled), exact)
 
-    where = f"on 2 ranks with {count * batch + MIXED} images each"
+    where = f"on 2 ranks with {count * batch + MIXED} and {MIXED} images"
     scores = _scores(rank, 2, where)
     if isinstance(scores, str):
         return scores
     if rounded:
         known = "no whole number" if BROKEN in rounded[0] else "rounded on the way"
         return Fault(f"{where}: {rounded[0]}.", known_by=known)
-    due = (count * batch + 1) / (count * batch + MIXED)
+    due = (count * batch + 2) / (count * batch + 2 * MIXED)
     if abs(scores[0] - due) < 1e-6:
         return ""
     return f"{where}: {due:.7f} are right; you say {scores[0]:.7f}."

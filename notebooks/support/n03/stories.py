@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import index
 from typing import Any
 
 import numpy
@@ -19,7 +20,7 @@ LENGTH = "len"
 BEGIN = "begin a pass"
 REST = "list the pass begun"
 SET = "set_epoch"
-OTHER = "tell another sampler epoch 7"
+OTHER = "make another sampler otherwise and tell it epoch 7"
 ALONE = "are the others' random numbers as they were?"
 MADE = "made"
 KEYWORDS = "made with keywords"
@@ -114,8 +115,9 @@ def told_by(kind: Any) -> Callable[..., Any]:
             except TypeError:
                 if how != KEYWORDS:
                     raise
+                _made(kind, dataset, made | {"rank": rank})  # raises, too, if it does not come of the names
                 return "a TypeError"
-            life = _Life(sampler, lambda: _made(kind, dataset, made | {"rank": rank}), others)
+            life = _Life(sampler, lambda: _made_otherwise(kind, size, made | {"rank": rank}), others)
             told = [life.live(action) for action in actions]
         if dataset.asked:
             told.append("and an item of the dataset was asked for, of which it needs the length alone")
@@ -148,11 +150,19 @@ class _Life:
             self._begun = self._sampler.__iter__()
             return ITSELF if self._begun is self._sampler else ...
         if action == LENGTH:
-            return self._sampler.__len__()
+            return _length(self._sampler.__len__())
         if action == ALONE:
             return " and ".join(f"{whose} are not" for whose in self._others.touched()) or "they are"
         passed = self._begun if action == REST else self._sampler.__iter__()
         return ITSELF if passed is self._sampler else _indices(passed)
+
+
+def _length(length: Any) -> Any:
+    """Return a length, or what len() says of it, in words; None stays None."""
+    try:
+        return length if length is None else index(length)
+    except TypeError:
+        return f"a {type(length).__name__}, which len() refuses: a length is an int"
 
 
 def _indices(passed: Any) -> Any:
@@ -171,6 +181,19 @@ def _made(kind: Any, dataset: OnlyLong, made: dict[str, Any], how: str = "") -> 
         return kind(dataset=dataset, **{name: made[name] for name in NAMES})
     given = ("num_replicas", "rank") if how == DEFAULTS else NAMES
     return kind(dataset, *(made[name] for name in given))
+
+
+def _made_otherwise(kind: Any, size: int, made: dict[str, Any]) -> Any:
+    """Make a sampler that shares no argument with the one that is made of these."""
+    world_size = made["num_replicas"] + 1
+    other = {
+        "num_replicas": world_size,
+        "rank": (made["rank"] + 1) % world_size,
+        "shuffle": not made["shuffle"],
+        "seed": made["seed"] + 1,
+        "drop_last": not made["drop_last"],
+    }
+    return _made(kind, OnlyLong(size + 1), other)
 
 
 def _refusal(kind: Any, dataset: OnlyLong, made: dict[str, Any]) -> str:

@@ -438,6 +438,7 @@ def by_number(answer):
 def test_a_famous_wrong_guess_is_named_and_the_limit_of_the_missed_share_is_not_the_answer():
     for share_of_seven in ("[1]", "1", (1,), [1], 1):  # in any way of writing it
         assert "that is it" in n03.guess_last_of_eight(share_of_seven).message
+    assert "that is it" not in n03.guess_last_of_eight(-1).message
     assert "one for each run and epoch" in n03.guess_orders(36).message
     assert "six seeds and six epochs" in n03.guess_orders(12).message
     assert "one process alone" in n03.guess_left_out(1437 % 64).message

@@ -1,7 +1,9 @@
 """What answers of notebook 03 keep from an earlier call, or have for small cases only, and how a refusal is told."""
 
 import itertools
+import re
 
+import numpy
 import pytest
 import torch
 
@@ -121,6 +123,53 @@ def remembering(*what):
         return iter(kept.setdefault(key, [*Written.__iter__(self)]))
 
     return written(__iter__=order_of)
+
+
+def of_the_class(*names):
+    """Make a sampler that keeps these in its class: the one that is made last has its way with all."""
+
+    def made(self, *arguments, **named):
+        Written.__init__(self, *arguments, **named)
+        for name in names:
+            setattr(type(self), name, vars(self).pop(name))
+
+    return written(__init__=made)
+
+
+@pytest.mark.parametrize("name", ["size", "world_size", "rank", "shuffle", "seed", "drop_last"])
+def test_a_sampler_that_is_made_otherwise_changes_nothing_in_another(name):
+    verdict = n03.check_sampler(of_the_class(name))
+    assert not verdict
+    assert "make another sampler otherwise" in verdict.message, verdict
+
+
+@pytest.mark.parametrize("rounded", [numpy.ceil, lambda length: torch.tensor(length).ceil().item()])
+def test_a_length_that_len_refuses_is_refused(rounded):
+    def length(self):
+        return self.size // self.world_size if self.drop_last else rounded(self.size / self.world_size)
+
+    verdict = n03.check_sampler(written(__len__=length))
+    assert re.search(r"got a float(64)?, which len\(\) refuses: a length is an int", verdict.message), verdict
+
+
+def test_a_length_may_be_anything_that_len_takes():
+    assert n03.check_sampler(written(__len__=lambda self: numpy.int64(Written.__len__(self))))
+
+
+def test_torchs_global_generator_is_left_alone_also_where_nothing_is_shuffled():
+    def seeded(self):
+        if not self.shuffle:
+            torch.manual_seed(self.seed)
+        return Written.__iter__(self)
+
+    assert not n03.check_sampler(written(__iter__=seeded))
+
+
+def test_a_share_is_made_of_whole_numbers():
+    for kind in (float, torch.tensor):
+        verdict = n03.check_share(lambda kind=kind, **case: [kind(index) for index in share(**case)])
+        assert "which is no index" in verdict.message, verdict
+    assert n03.check_share(lambda **case: [*map(numpy.int64, share(**case))])
 
 
 ALL = ("size", "world_size", "rank", "shuffle", "seed", "epoch", "drop_last")

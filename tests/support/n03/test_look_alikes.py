@@ -53,9 +53,64 @@ def length_the_wrong_way_round(self):
     return len(share(list(range(self.size)), self.world_size, self.rank, not self.drop_last))
 
 
+def drawn_with_a_slip(self, *arguments, **named):
+    """Draws when it is made, and hands on no generator."""
+    Written.__init__(self, *arguments, **named)
+    if self.shuffle:
+        torch.randperm(self.size, generator=self.seed)
+
+
+def of_all(self, epoch):
+    """Keeps the epoch at the level of the module."""
+    EPOCHS[:] = [epoch]
+
+
+EPOCHS = [0]
+
+
+def first_of_all(self, *arguments, **named):
+    Written.__init__(self, *arguments, **named)
+    EPOCHS[:] = [0]
+
+
+def drawn_of_all(self):
+    self.epoch = EPOCHS[0]
+    return Written.__iter__(self)
+
+
+def read_through_itself(self):
+    """Makes a list for each pass, and reads whatever list is the last."""
+    self.indices = [*Written.__iter__(self)]
+    return (self.indices[turn] for turn in range(len(self.indices)))
+
+
+class DropsInItsLengthAlone(Written):
+    """Rounds len() as drop_last says, and gives out as if there were none."""
+
+    def __iter__(self):
+        whole = Written(range(self.size), self.world_size, self.rank, self.shuffle, self.seed)
+        whole.epoch = self.epoch
+        return iter(whole)
+
+
+def as_they_arrived(gathered, size):
+    """Cuts nothing."""
+    return [answer for batch in gathered for own in batch for answer in own]
+
+
 @pytest.mark.parametrize(
     "check, answer, said, not_said",
     [
+        ("check_sampler", written(__init__=drawn_with_a_slip), "your code raised TypeError", "Scripts name"),
+        (
+            "check_sampler",
+            written(__init__=first_of_all, set_epoch=of_all, __iter__=drawn_of_all),
+            "Two samplers share an epoch",
+            "class",
+        ),
+        ("check_sampler", written(__iter__=read_through_itself), "Give each pass a list of its own", "new"),
+        ("check_sampler", DropsInItsLengthAlone, "drop_last has no effect on what is given out", "no effect:"),
+        ("check_in_order", as_they_arrived, "still in the order of arrival: a batch", "cut"),
         ("check_share", rounded_down, "Without drop_last you round down", "nearest"),
         ("check_share", the_wrong_way_round, "drop_last is the wrong way round", "nearest"),
         ("check_share", padded_backwards, "and 50 stands at position 1", "its own first index"),

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from support.n03 import checks as n03
+from support.n03 import redeals
 from support.n03.solved import new_company, new_steps
+from support.n03.stories import Others
 
 
 def by_columns(epoch, generator):
@@ -38,7 +40,7 @@ def test_controls_written_otherwise_pass_and_those_that_change_two_things_or_har
     assert n03.check_controls(by_columns, one_draw_for_all_steps)
     for answer, said in (
         (swapped_neighbours, "are together in"),
-        (other_steps, "but the steps come in another order: that is a second change"),
+        (other_steps, "but the steps come in another order: step k is to hold what it held"),
         (
             lambda epoch, generator: new_company(epoch, generator).tolist(),
             "it gives a list, not one of shape [6, 8, 4]",
@@ -277,8 +279,11 @@ def images_of_two_steps(epoch, generator):
         ((new_steps, a_column_at_a_time), "they keep each other's company"),
         ((new_steps, every_other_column), "they keep each other's company"),
         ((lambda epoch, generator: new_steps(epoch, generator).float(), new_company), "A float is no index"),
-        ((with_a_draw_beside(new_steps), new_company), "You draw from torch's global generator"),
-        ((new_steps, with_a_draw_beside(new_company)), "new_company draws from torch's global generator"),
+        (
+            (with_a_draw_beside(new_steps), new_company),
+            "new_steps touches torch's global generator: whoever draws from it next",
+        ),
+        ((new_steps, with_a_draw_beside(new_company)), "new_company touches torch's global generator"),
         ((new_steps, first_of_each_group_stays), "whoever has the same place never meets"),
         ((new_steps, each_column_by_itself), "whoever has the same place never meets"),
         ((new_steps, first_group_stays), "leaves some groups as they were"),
@@ -357,15 +362,48 @@ def test_controls_that_draw_in_other_ways_are_right_too(pair):
     assert n03.check_controls(*pair), n03.check_controls(*pair)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_refused_does_not_hang_on_the_seeds_that_a_check_takes(seed):
-    def other_numbers(control):
+def other_numbers(control, seed):
+    """Deals by numbers that are drawn in another way."""
+
+    def dealt(epoch, generator):
+        drawn = int(torch.randint(2**62, (1,), generator=generator)) ^ seed
+        return control(epoch, torch.Generator().manual_seed(drawn))
+
+    return dealt
+
+
+def by_rank_never_at_home(epoch, generator):
+    """Right: each rank's batches come a drawn number of steps later; in small epochs two deals may be alike."""
+    ranks = [
+        epoch[:, rank].roll(1 + int(torch.randint(len(epoch) - 1, (1,), generator=generator)), 0)
+        for rank in range(epoch.shape[1])
+    ]
+    return torch.stack(ranks, dim=1)
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 3), (3, 4, 2)])
+def test_what_chance_leaves_as_it_was_in_one_deal_is_no_fault(shape):
+    epoch = redeals._epoch(shape)
+    for seed in range(60):
+        with Others() as others:
+            control = other_numbers(by_rank_never_at_home, seed)
+            assert redeals._fault_of_control(control, epoch, (True, False), others) == ""
+
+
+def test_who_seeds_torchs_global_generator_is_not_told_that_he_draws_or_that_chance_is_not_repeated():
+    def seeded(control):
         def dealt(epoch, generator):
-            drawn = int(torch.randint(2**62, (1,), generator=generator)) ^ seed
-            return control(epoch, torch.Generator().manual_seed(drawn))
+            torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+            return control(epoch, None)
 
         return dealt
 
-    assert n03.check_controls(other_numbers(by_columns), other_numbers(one_draw_for_all_steps))
+    message = n03.check_controls(seeded(new_steps), new_company).message
+    assert "new_steps touches torch's global generator: whoever draws from it next gets other numbers" in message
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_refused_does_not_hang_on_the_seeds_that_a_check_takes(seed):
+    assert n03.check_controls(other_numbers(by_columns, seed), other_numbers(one_draw_for_all_steps, seed))
     for pair in ((last_group_never_moves, new_company), (new_steps, each_column_by_itself)):
-        assert not n03.check_controls(*map(other_numbers, pair))
+        assert not n03.check_controls(*(other_numbers(control, seed) for control in pair))

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy
 import pytest
 import torch
 
@@ -198,7 +199,82 @@ def shares_times_lengths(kind):
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_a_count_that_is_no_whole_number_is_refused(kind):
     verdict = n03.check_score(with_count(shares_times_lengths(kind), torch.float64))
-    assert "Your counts are no whole numbers" in verdict.message, verdict
+    assert "A quotient is rounded: add up whole counts" in verdict.message, verdict
+
+
+def parts_of_a_whole(ddp, loader, dist):
+    """Sums right answers over all images: its counts are whole, and what it sums is not."""
+    images = torch.tensor(sum(len(y) for _, y in loader))
+    dist.all_reduce(images)
+    return (
+        with_count(lambda model, loader: [in_two_passes(model, loader)[0] / int(images), 0.5], torch.float64)(
+            ddp, loader, dist
+        )
+        * dist.get_world_size()
+        / 2
+    )
+
+
+def test_a_sum_of_quotients_is_told_nothing_of_lengths():
+    verdict = n03.check_score(parts_of_a_whole)
+    assert "which is no whole number. A quotient is rounded" in verdict.message, verdict
+
+
+def in_inference_mode(ddp, loader, dist):
+    """Right: what is made in inference mode can be sent outside of it, by gloo as by NCCL."""
+    for buffer in ddp.module.buffers():
+        dist.broadcast(buffer, 0)
+    model = ddp.module.eval()
+    right = images = torch.tensor(0)
+    with torch.inference_mode():
+        for x, y in loader:
+            right = right + (model(x).argmax(1) == y).sum()
+            images = images + len(y)
+    images = images.clone()
+    dist.all_reduce(right)
+    dist.all_reduce(images)
+    return float(right / images)
+
+
+@pytest.mark.costly
+def test_who_counts_in_inference_mode_is_right():
+    assert n03.check_score(in_inference_mode), n03.check_score(in_inference_mode)
+
+
+def sent_by_broadcast(ddp, loader, dist):
+    """Each rank sends its counts to all, as float32."""
+    for buffer in ddp.module.buffers():
+        dist.broadcast(buffer, 0)
+    ddp.eval()
+    with torch.no_grad():
+        own = torch.tensor(in_two_passes(ddp.module, loader))
+    total = torch.zeros(2, dtype=torch.int64)
+    for rank in range(dist.get_world_size()):
+        counts = own.float()
+        dist.broadcast(counts, rank)
+        total += counts.long()
+    return float(total[0]) / float(total[1])
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("answer", [sent_by_broadcast, lambda *given: one_by_one_in_float32(*given)])
+def test_counts_that_a_billion_images_would_round_are_refused_however_they_are_counted_and_sent(answer):
+    verdict = n03.check_score(answer)
+    assert "as float32, which can't hold 16777217. The ranks' counts travel as a float of 32 bits" in verdict.message
+
+
+def one_by_one_in_float32(ddp, loader, dist):
+    for buffer in ddp.module.buffers():
+        dist.broadcast(buffer, 0)
+    model = ddp.module.eval()
+    counts = torch.zeros(2)
+    with torch.no_grad():
+        for x, y in loader:
+            for answer, label in zip(model(x).argmax(1), y, strict=True):
+                counts[0] += answer == label
+                counts[1] += 1
+    dist.all_reduce(counts)
+    return float(counts[0] / counts[1])
 
 
 @pytest.mark.costly
@@ -243,6 +319,20 @@ def a_tensor_of_marks(model, loader):
     return [int(marks.sum()), len(marks)]
 
 
+def an_array_of_marks(model, loader):
+    marks = numpy.zeros(0, dtype=bool)
+    for x, y in loader:
+        marks = numpy.concatenate([marks, (model(x).argmax(1) == y).numpy()])
+    return [int(marks.sum()), len(marks)]
+
+
+def bytes_of_marks(model, loader):
+    marks = bytearray()
+    for x, y in loader:
+        marks.extend((model(x).argmax(1) == y).tolist())
+    return [sum(marks), len(marks)]
+
+
 def outputs_first(model, loader):
     outputs = [(model(x), y) for x, y in loader]
     return [sum(int((out.argmax(1) == y).sum()) for out, y in outputs), sum(len(y) for _, y in outputs)]
@@ -258,7 +348,10 @@ def test_who_counts_and_keeps_nothing_of_an_image_is_right_however_he_counts(cou
     assert n03.check_score(with_count(count))
 
 
-@pytest.mark.parametrize("count", [a_mark_for_each_image, a_tensor_of_marks, outputs_first, the_whole_share])
+@pytest.mark.parametrize(
+    "count",
+    [a_mark_for_each_image, a_tensor_of_marks, an_array_of_marks, bytes_of_marks, outputs_first, the_whole_share],
+)
 def test_who_keeps_something_of_every_image_is_told_how_much(count):
     verdict = n03.check_score(with_count(count))
     assert re.search(r"of every image (1 byte stays|\d+ bytes stay),", verdict.message), verdict

@@ -53,6 +53,7 @@ def test_a_worker_that_leaves_before_its_tensors_are_fetched_is_told_so(answer):
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("check", [n01.check_order, n01.check_loader])
+@pytest.mark.costly
 def test_a_worker_that_is_sent_home_when_the_lists_end_is_told_so(check):
     verdict = check(*WHEN_THE_LISTS_END)
     assert verdict.status == "wrong"

@@ -178,6 +178,7 @@ def drawn_apart(crop_source, flip_source):
     ],
 )
 @pytest.mark.parametrize("name", ["crop", "flip"])
+@pytest.mark.costly
 def test_each_of_the_two_numbers_depends_on_seed_epoch_and_index(name, part, said):
     def whole(*three):
         return three

@@ -207,6 +207,7 @@ def test_an_order_that_a_share_has_kept_from_an_earlier_call_is_noticed_and_so_a
     assert "from the end of the order" in n03.check_share(backwards).message
 
 
+@pytest.mark.costly
 def test_the_check_leaves_pythons_and_numpys_generators_as_they_were_though_a_mistake_seeds_them():
     random.seed(20)
     numpy.random.seed(20)  # noqa: NPY002

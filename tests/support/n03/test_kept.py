@@ -183,6 +183,7 @@ def test_samplers_that_share_what_they_keep_are_refused_whatever_the_key_lacks(m
     assert [why for why in told if "share what they keep" not in why] == [], verdict
 
 
+@pytest.mark.costly
 def test_samplers_that_share_what_they_keep_under_all_it_depends_on_are_right():
     assert n03.check_sampler(remembering(*ALL))
 
@@ -235,6 +236,7 @@ def test_a_share_is_asked_for_on_any_number_of_ranks(most):
 
 
 @pytest.mark.parametrize("change", [abs, lambda seed: max(seed, 0), lambda seed: seed % 2**31])
+@pytest.mark.costly
 def test_seeds_may_be_below_zero(change):
     def made(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=False):
         Written.__init__(self, dataset, num_replicas, rank, shuffle, change(seed), drop_last)

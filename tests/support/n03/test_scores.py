@@ -51,6 +51,7 @@ def test_a_score_that_is_gathered_passes_and_one_that_another_rank_gets_alone_do
     assert "is no score" in n03.check_score(in_words).message
 
 
+@pytest.mark.costly
 def test_a_score_that_says_no_sync_around_the_model_inside_is_right_and_around_the_wrapper_it_is_not():
     def score(ddp, loader, dist):
         with ddp.no_sync():

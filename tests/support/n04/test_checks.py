@@ -225,6 +225,7 @@ def test_the_reference_walks_permutations_network_backwards_and_its_first_mistak
         assert [inverse(sample, n, keys) for sample in samples] == list(places)
 
 
+@pytest.mark.costly
 def test_a_walk_back_that_holds_for_eight_rounds_only_is_not_right():
     backwards = "reversed(list(enumerate(keys)))"
     eight = edited(inverse, (backwards, "[(k, keys[k]) for k in range(7, -1, -1)]"))

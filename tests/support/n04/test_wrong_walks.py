@@ -130,6 +130,7 @@ def test_a_walk_may_have_more_than_twenty_passes():
     refused(n04.check_inverse(few), "for n = 1025")
 
 
+@pytest.mark.costly
 def test_a_factor_may_be_multiplied_with_a_tensor():
     def in_tensors(number, n, keys):
         return inverse(number, n, [(factor, key) for factor, key in keys if factor * torch.tensor(2) == 2 * factor])
@@ -175,6 +176,7 @@ def test_few_numbers_have_a_way_back_too():
         )
 
 
+@pytest.mark.costly
 def test_a_search_with_factors_of_its_own_is_ended_too(monkeypatch):
     monkeypatch.setattr(apart, "PATIENCE", 1)
 

@@ -382,6 +382,7 @@ def test_it_is_accepted(check, answer):
     assert verdict, verdict
 
 
+@pytest.mark.costly
 def test_an_answer_that_collects_garbage_goes_through_new_objects_only():
     seen = []
 

@@ -437,6 +437,7 @@ def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
     assert said in verdict.message, verdict
 
 
+@pytest.mark.costly
 def test_the_place_of_an_error_is_never_a_line_of_ours():
     def epoch_batches(dataset, epoch, **options):
         for mini_epoch in range(dataset.mini_epochs):

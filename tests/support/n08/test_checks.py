@@ -285,6 +285,7 @@ def test_other_ways_to_choose_m_pass_and_parameters_may_have_other_names():
     assert n08.check_best_m(lambda *given, **named: by_list(*given, **named))
 
 
+@pytest.mark.costly
 def test_the_name_of_an_m_is_told_from_the_m():
     verdict = n08.check_best_m(lambda *given: str(solved.best_m(*given)))
     assert "expected 2, got '2'" in verdict.message

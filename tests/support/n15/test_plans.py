@@ -96,6 +96,7 @@ def test_eight_hide_as_much_as_one_with_two_sequences_and_idle() -> None:
     assert "it leaves as much of R as n = 1, and idles" in guess_two_sequences(8).message
 
 
+@pytest.mark.costly
 def test_with_all_cards_one_stage_is_among_the_best_until_cards_are_slow() -> None:
     behind = {}
     for card in (50e9, 12e9):

@@ -125,6 +125,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.costly
 def test_what_breaks_one_clause_is_refused(answer):
     case, changes, told = ANSWERS[answer]
     number = answer.split()[0]

@@ -176,6 +176,7 @@ FRIDAY = "share = -(-len(rows) // world)  # rounded up"
     ((FRIDAY, "share = (len(rows) // (world * batch_size) + 1) * batch_size"), "2 times a row comes again"),
     (("1000 * epoch + rank", "1000 * min(epoch, 2) + rank"), "takes its rows in epoch 3 in the order of epoch 2"),
 ])  # fmt: skip
+@pytest.mark.costly
 def test_friday_is_tried_at_the_edge_of_its_promises(change, told):
     assert (
         told

@@ -117,6 +117,7 @@ def test_a_state_that_only_this_process_knows_is_none():
 # ---- whoever calls
 
 
+@pytest.mark.costly
 def test_a_save_that_writes_into_its_caller_s_dictionary_is_told_so_and_spoils_no_other_answer():
     into_more = edited(
         built.save,
@@ -331,6 +332,7 @@ def test_what_stands_at_path_is_loaded_and_nothing_else(kept, taken, told):
     assert told in n16.check_state(save, edited(built.load, taken)).message
 
 
+@pytest.mark.costly
 def test_an_older_file_kept_beside_is_nobody_s_fault():
     verdict = n16.check_state(edited(built.save, SAVED_TWICE), built.load)
     assert verdict, verdict.message

@@ -94,6 +94,7 @@ def load_as_text(path, model, optimizer):
 @pytest.mark.parametrize(
     "answer", [(save_as_text, load_as_text), (save_in_parts, load_in_parts), (save_pickled, load_pickled)]
 )
+@pytest.mark.costly
 def test_other_files_are_right_too(answer):
     verdict = n16.check_state(*answer)
     assert verdict, verdict.message
@@ -166,6 +167,7 @@ def test_a_digit_outside_the_checksum_is_found():
     assert "with one byte changed, and goes on with wrong values without a word: return value" in message
 
 
+@pytest.mark.costly
 def test_a_checksum_of_all_tensors_lets_a_number_change():
     message = n16.check_state(save_with_tensors_summed, load_with_tensors_summed).message
     assert "with one byte changed, and goes on with wrong values without a word: optimizer" in message

@@ -399,6 +399,6 @@ def _of_another(got: Any, indices: list[int], lists: Lists) -> str:
         return RAW
     if hasattr(got, "tolist") and got.tolist() == items:
         return OWN_COLLATE
-    if isinstance(got, tuple) and got == tuple(10 * index for index in range(len(got))):
+    if isinstance(got, tuple) and got and got == tuple(10 * index for index in range(len(got))):
         return OWN_LISTS
     return ""

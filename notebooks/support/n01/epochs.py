@@ -6,7 +6,7 @@ import os
 import pickle
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,9 +143,9 @@ class EpochCase:
     """An epoch to try: what is loaded by whom, and what goes wrong in it.
 
     late: batches that are ready only after so many results. in_turn: one that is ready only when those before it have
-    been handed over. bad: the item that raises. torn: the item with which no batch can be collated. no_list: the list
-    at which the sampler raises. empty: the list that names no item. stop: the number of batches after which the loop
-    breaks off. kind: makes what the item raises, of a text.
+    been handed over. bad: the item that raises; and_behind: those behind it raise, too. torn: the item with which no
+    batch can be collated. no_list: the list at which the sampler raises. empty: the list that names no item. stop: the
+    number of batches after which the loop breaks off. kind: makes what the item raises, of a text.
     """
 
     size: int
@@ -154,6 +154,7 @@ class EpochCase:
     prefetch: int = 2
     late: Mapping[int, int] = field(default_factory=dict)
     bad: int | None = None
+    and_behind: bool = False
     torn: int | None = None
     in_turn: int = NEVER
     no_list: int = NEVER
@@ -178,11 +179,20 @@ class EpochCase:
     def raised(self) -> Exception:
         """Return what an item or collating raises; it carries the item, too."""
         if self.torn is not None:
-            error: Exception = ValueError(f"item {self.torn} fits no batch")
-        else:
-            error = self.kind(f"item {self.bad} has no file")
-        vars(error)["item"] = self.bad if self.torn is None else self.torn
+            error = ValueError(f"item {self.torn} fits no batch")
+            vars(error)["item"] = self.torn
+            return error
+        return self.error_of(self.bad)
+
+    def error_of(self, item: int | None) -> Exception:
+        """Return what this item raises, if it is a bad one."""
+        error = self.kind(f"item {item} has no file")
+        vars(error)["item"] = item
         return error
+
+    def is_bad(self, item: int) -> bool:
+        """Say whether an item raises."""
+        return self.bad is not None and (item == self.bad or (self.and_behind and item > self.bad))
 
     def is_raised(self, error: BaseException) -> bool:
         """Say whether an exception looks like what is raised: it may have lost what that carries."""
@@ -192,6 +202,47 @@ class EpochCase:
     def travels(self) -> bool:
         """Say whether pickle carries what is raised there and back."""
         return isinstance(self.raised, TRAVELLING)
+
+
+IN_ORDER: Sequence[EpochCase] = (
+    EpochCase(size=12, batch=2),
+    EpochCase(size=20, batch=3, workers=3, late={0: 2, 4: 6}),
+    EpochCase(size=24, batch=2, workers=2, prefetch=3, late={0: 3, 1: 1, 6: 8}),
+    # worker 0 has two orders left when the next goes out, and worker 1 none
+    EpochCase(size=16, batch=2, workers=2, prefetch=3, late={0: 3, 2: 5}),
+    EpochCase(size=5, batch=1, workers=2, prefetch=1, collate=sum),
+    EpochCase(size=3, batch=2, workers=4),
+    EpochCase(size=0, batch=2, workers=2),
+    EpochCase(size=12, batch=3, workers=2, shuffled=True, epochs=2),
+    EpochCase(size=12, batch=2, workers=2, empty=2),
+    EpochCase(size=12, batch=2, workers=2, in_turn=5),
+)
+TO_THE_END: Sequence[EpochCase] = (
+    *IN_ORDER,
+    EpochCase(size=12, batch=2, workers=2, bad=7),
+    EpochCase(size=8, batch=2, workers=2, bad=0),
+    EpochCase(size=12, batch=2, workers=2, bad=2, late={0: 1}),
+    EpochCase(size=12, batch=2, workers=2, torn=7),
+    EpochCase(size=12, batch=2, workers=2, no_list=1),
+    EpochCase(size=12, batch=2, workers=2, no_list=5),
+    EpochCase(size=12, batch=2, workers=2, no_list=AT_ONCE),
+    EpochCase(size=12, batch=2, workers=1, stop=2),
+    EpochCase(size=12, batch=2, workers=3, stop=1),
+    EpochCase(size=12, batch=2, workers=2, bad=4, stop=1),  # an error is on its way, and nobody asks for it
+    # two errors arrive before the turn of the first
+    EpochCase(size=12, batch=2, workers=2, bad=2, and_behind=True, late={0: 2}),
+    EpochCase(size=15, batch=3, workers=2),
+    *(EpochCase(size=12, batch=2, workers=2, bad=7, kind=kind) for kind in TRAVELLING),
+    EpochCase(size=12, batch=2, workers=2, bad=7, kind=UnreadableError.of),
+    *(
+        EpochCase(size=12, batch=2, workers=2, bad=7, kind=kind(over_it))
+        for kind in (unwritable, unreadable)
+        for over_it in OVER_IT
+    ),
+    EpochCase(size=6, batch=2, workers=2, collate=to_nothing),
+    EpochCase(size=6, batch=2, workers=2, collate=to_remark),
+    EpochCase(size=6, batch=2, workers=2, collate=tuple),
+)
 
 
 class Items:
@@ -212,8 +263,8 @@ class Items:
         self.by.add(me)
         if os.getpid() != self.process:  # in a process that isn't the team's nobody is watched
             return index
-        if index == self.case.bad:
-            raise self.case.raised
+        if self.case.is_bad(index):
+            raise self.case.error_of(index)
         begins_a_batch = index % self.case.batch == 0
         after = self.case.late.get(index // self.case.batch, 0)
         if after and begins_a_batch and me != self.team.trainer:

@@ -39,7 +39,10 @@ LOST = RuntimeError("CUDA error: out of memory")
 
 
 class PinError(Exception):
-    """What a pin raises that is neither memory nor CUDA: nobody knows all classes beforehand."""
+    """What a pin raises that is neither memory nor CUDA, and false: nobody knows all classes beforehand."""
+
+    def __bool__(self) -> bool:
+        return False
 
 
 class NoReasonError(Exception):
@@ -166,10 +169,11 @@ def _of_pins(asked: list[Any]) -> str:
 
 
 def _of_messages(out: list[Any]) -> str:
-    if len(out) == 1 < len(SENT):
+    if len(out) == 1 and isinstance(out[0], tuple) and out[0][:1] == SENT[0][:1]:
         return f"1 message came out, due are {len(SENT)}. {ONE_ONLY}"
     for message, (number, batch, error) in zip(out, SENT, strict=False):
-        due = (number, None if error is not None else f"pinned {batch}", error)
+        wanted = None if error is not None else f"pinned {batch}"
+        due: tuple[int, str | None, Exception | None] = (number, wanted, error)
         if batch in FAILS:
             due = (number, None, FAILS[batch])
         if not isinstance(message, tuple) or len(message) != 3:
@@ -185,7 +189,7 @@ def _of_messages(out: list[Any]) -> str:
             return f"{said} {UNPINNED if batch else EMPTY}"
         if isinstance(message[2], Exception) and due[2] is not None:
             return f"{said} {OTHER_ERROR}"
-        return f"{said} {DROPS_ERRORS}" if error is not None and message[2] is None else said
+        return f"{said} {DROPS_ERRORS}" if message[2] is None is not due[2] else said
     if len(out) != len(SENT):
         return f"{len(out)} messages came out, due are {len(SENT)}."
     return ""

@@ -242,6 +242,11 @@ check_predict = Exercise(
             ([20] * 25 + [6], 4, 1.5, 0, 1, 3, 6, 2),  # 510 2/3
             ([8, 1] * 20, 3, 1.5, 18, 1, 2, 9, 2),
             ([], 2, ENOUGH, 5, 1, 3, 12, 2),
+            ([], 0, 1, 5, 1, 3, 12, 2),
+            ([4, 6, 5], 0, ENOUGH, 5, 1, 3, 30, 2),  # the step is longer
+            ([0.25, 1.5, 0.5], 0, ENOUGH, 0.25, 1, 1, 0.5, 2),  # no time is a whole number
+            ([0.25, 1.5, 0.25, 0.5, 0.75], 2, ENOUGH, 0.5, 0.25, 0.25, 0.5, 1),
+            ([0.25, 1.5, 0.25, 0.5, 0.75], 2, 1.5, 0.5, 0.25, 0.25, 0.5, 2),
             ([20, 26, 20], 0, 0.5, 5, 5, 3, 12, 2),  # half a core, as other programs take the rest
             ([2, 3], 0, 0.8, 30, 1, 1, 4, 2),  # and waiting takes none of it
             ([60, 1], 0, 0.5, 20, 1, 1, 2, 2),  # the cores decide, and not for each batch

@@ -30,7 +30,7 @@ WAITS = "The second time is not what the trainer waits for: iterate over the loa
 MEDIAN = (
     "The median of the gaps leaves out the slow batches, and training waits for these, too: take the mean."
 )
-REPEATED = "Your kept batches are one and the same: batches differ, so keep a few."
+REPEATED = "The step ran on one and the same kept batch: batches differ, so take a few."
 FIRST_ONLY = (
     "Each batch that you kept is the first of its loop. Without a shuffle that is always the same one: keep some of "
     "one loop."
@@ -279,8 +279,9 @@ def _less_an_edge(got: Any, world: TimedWorld) -> list[Any]:
     if not trained or not isinstance(times[2], float):
         return times
     due = world.job.times[2]
-    most = due + world.job.step / trained
-    least = due - world.job.friction / trained
+    intervals = max(1, trained - 2)  # at least: some begin behind the first batch, some behind the second
+    most = due + world.job.step / intervals
+    least = due - world.job.friction / intervals
     if least - 1e-9 <= times[2] <= most + 1e-9:
         times[2] = due
     return times

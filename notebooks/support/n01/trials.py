@@ -14,8 +14,9 @@ from support.kit.raised import told_of
 from support.kit.threads import EndedError
 from support.n01.epochs import (
     AT_ONCE,
+    IN_ORDER,
     NEVER,
-    OVER_IT,
+    TO_THE_END,
     TRAVELLING,
     Batches,
     EpochCase,
@@ -23,11 +24,7 @@ from support.n01.epochs import (
     Items,
     NoListError,
     Remark,
-    UnreadableError,
     to_nothing,
-    to_remark,
-    unreadable,
-    unwritable,
 )
 from support.n01.on_processes import ALL_ENDS, RIGHT_ENDS, fault_on_processes
 from support.n01.on_processes import GONE as GONE
@@ -43,27 +40,28 @@ STARVED = (
 KEPT = "What was handed over belongs to the caller: your loader still holds it."
 LOST = "An error in a worker must reach the training process, at its batch's turn."
 LEFT = "A worker was never told to go home: it still waits for orders."
+STAYS = "A worker has taken None, and asks for more orders: None is the end of them."
+UNASKED = "Behind a `break` nobody asks for a batch any more, nor for its error."
+LOST_ON_THE_WAY = (
+    "What is put into a queue goes through pickle, and pickle can't carry what your code has put."
+)
 LEFT_EARLY = "The workers are sent home at the end of the epoch, and here the loop ended before."
 BY_HAND = "The training process loads items itself: that is the workers' work."
 ONE_QUEUE = "Worker k of W gets the batches k, k + W, k + 2 W, …, in an orders queue of its own."
 TWICE = "`batches` was gone through twice in an epoch: a sampler that shuffles then gives two orders."
 WHOLE = "`batches` was read further than was ordered: take a list of indices only when you order it."
 UNCOLLATED = "The items were not collated: a worker sends collate(items)."
-AS_TEXT = "The exception itself is to be raised: its text is not enough."
+AS_TEXT = "The exception itself is to be raised, and nothing in its place."
 UNJOINED = "A worker was told to go home and not waited for: `.join()` waits until it has ended."
 GOES_HOME = "A worker sends an error as a result, and goes on until None comes."
 LEFT_ALONE = "A `join` with a timeout may come back before the worker has ended: wait until it has."
 KILLED = "A worker was killed. None sends it home, and then it ends by itself."
 OWN = "Processes and queues are made by `context`, which the loader is given."
-NOT_FOUND = "All results have arrived, and the loop waits for one more: it did not know its batch among them."
-TOO_MANY = (
-    "All that was ordered has arrived, and the clearing up waits for one more: count what is still to come."
-)
+TOO_MANY = "All that was ordered has arrived, and your code waits for one more: count what is still to come."
 IN_VAIN = "All that was ordered has arrived, and your code waits for one more."
+NOT_FOUND = "The batch whose turn it is lies among what has arrived."
 COLLATED_HERE = "The training process collates: that is work of the workers, and meanwhile nobody trains."
-NOTHING = (
-    "What `collate` makes may be None, or an exception: the batch does not say whether anything was raised."
-)
+NOTHING = "What `collate` makes may be None, a tuple, an exception: the batch does not say whether anything was raised."
 REUSED = (
     "`collate` was given one list for two batches: it may keep what it is given, so make a new one each time."
 )
@@ -80,42 +78,6 @@ CANT_TRAVEL = "An exception that pickle can't carry there and back arrives as a 
 GIVES_UP = "A look that finds no order is no end of them: a step may take longer than any timeout."
 
 VARIABLES = 1  # that may still name an old batch: one that was not assigned again
-
-IN_ORDER: Sequence[EpochCase] = (
-    EpochCase(size=12, batch=2),
-    EpochCase(size=20, batch=3, workers=3, late={0: 2, 4: 6}),
-    EpochCase(size=24, batch=2, workers=2, prefetch=3, late={0: 3, 1: 1, 6: 8}),
-    # worker 0 has two orders left when the next goes out, and worker 1 none
-    EpochCase(size=16, batch=2, workers=2, prefetch=3, late={0: 3, 2: 5}),
-    EpochCase(size=5, batch=1, workers=2, prefetch=1, collate=sum),
-    EpochCase(size=3, batch=2, workers=4),
-    EpochCase(size=0, batch=2, workers=2),
-    EpochCase(size=12, batch=3, workers=2, shuffled=True, epochs=2),
-    EpochCase(size=12, batch=2, workers=2, empty=2),
-    EpochCase(size=12, batch=2, workers=2, in_turn=5),
-)
-TO_THE_END: Sequence[EpochCase] = (
-    *IN_ORDER,
-    EpochCase(size=12, batch=2, workers=2, bad=7),
-    EpochCase(size=8, batch=2, workers=2, bad=0),
-    EpochCase(size=12, batch=2, workers=2, bad=2, late={0: 1}),
-    EpochCase(size=12, batch=2, workers=2, torn=7),
-    EpochCase(size=12, batch=2, workers=2, no_list=1),
-    EpochCase(size=12, batch=2, workers=2, no_list=5),
-    EpochCase(size=12, batch=2, workers=2, no_list=AT_ONCE),
-    EpochCase(size=12, batch=2, workers=1, stop=2),
-    EpochCase(size=12, batch=2, workers=3, stop=1),
-    EpochCase(size=15, batch=3, workers=2),
-    *(EpochCase(size=12, batch=2, workers=2, bad=7, kind=kind) for kind in TRAVELLING),
-    EpochCase(size=12, batch=2, workers=2, bad=7, kind=UnreadableError.of),
-    *(
-        EpochCase(size=12, batch=2, workers=2, bad=7, kind=kind(over_it))
-        for kind in (unwritable, unreadable)
-        for over_it in OVER_IT
-    ),
-    EpochCase(size=6, batch=2, workers=2, collate=to_nothing),
-    EpochCase(size=6, batch=2, workers=2, collate=to_remark),
-)
 
 
 def fault_in_order(answer: tuple[Any, Any]) -> str:
@@ -213,13 +175,20 @@ class _Trial:
         """Count the orders when the trainer asks for a result: the place of a batch is not free before it came."""
         places = self.case.workers * self.case.prefetch
         handed = len(self.team.handed)
+        drawn = self.batches.drawn if self.batches.passes == self.passes + 1 else 0
         at_the_error = self.taken >= self.case.bad_batch  # that batch has been received, too
-        if handed > places + self.taken and not at_the_error and not self.seen:
-            orders = plural(handed, "order was given", "orders were given")
+        if at_the_error or self.clearing_up or self.seen:
+            return
+        allowed = min(len(self.due), self.case.no_list, places + self.taken)
+        orders = plural(handed, "order was given", "orders were given")
+        moment = f"while batch {self.taken} is waited for,"
+        if handed > places + self.taken:
             said = TOO_SOON if handed == places + self.taken + 1 else UNBOUND
-            self.seen = (
-                f"while batch {self.taken} is waited for, {orders}, due are {places + self.taken}. {said}"
-            )
+            self.seen = f"{moment} {orders}, due are {places + self.taken}. {said}"
+        elif handed < allowed:
+            self.seen = f"{moment} {orders}, due are {allowed}. {STARVED}"
+        elif drawn > handed:
+            self.seen = f"{moment} {drawn} lists are read, due are {handed}. {WHOLE}"
 
     def before_gate(self) -> None:
         """Notice that the trainer waits for more than the due batch, which it has received."""
@@ -237,19 +206,25 @@ class _Trial:
             why = "" if self.case.travels else CANT_TRAVEL
             return f"in a worker {told_of(dead[0])} {why}".strip()
         if self.team.stuck_in != "get":
-            return f"the loop waits for ever until a worker has ended. {LEFT}"
+            return f"the loop waits for ever until a worker has ended. {self.of_left()}"
         at_home = any(worker.sent_home for worker in self.team.workers)
         if self.case.bad_batch < len(self.due) and any(
             worker.over and not worker.sent_home for worker in self.team.workers
         ):
             return f"{self.what_raises()}, a worker ends behind it, and the loop waits for ever. {GOES_HOME}"
         if self.team.results < len(self.team.handed) or not self.team.handed:
+            if self.team.lost:
+                return f"all wait for each other. {LOST_ON_THE_WAY}"
             return "all wait for each other: nobody puts what the others wait for."
         if self.clearing_up or at_home or self.taken == len(self.due):
             return TOO_MANY
-        if self.taken < self.case.bad_batch and self.team.results == len(self.batches):
-            return f"batch {self.taken}: {NOT_FOUND}"
-        return f"batch {self.taken}: {IN_VAIN}"
+        has_come = self.taken < min(self.case.bad_batch, len(self.team.handed))
+        return f"batch {self.taken}: {IN_VAIN} {NOT_FOUND if has_come else ''}".strip()
+
+    def of_left(self) -> str:
+        """Say why a worker does not end."""
+        stays = any(worker.sent_home and not worker.over for worker in self.team.workers)
+        return STAYS if stays else LEFT
 
     def what_raises(self) -> str:
         """Say what goes wrong in this case."""
@@ -276,8 +251,9 @@ class _Trial:
         """Tell what the loop has raised, and whether it should have been the worker's own error."""
         if not self.case.travels:
             return f"{told_of(error)} {CANT_TRAVEL}"
-        if self.case.collate is to_nothing and "must derive from BaseException" in str(error):
-            return f"`collate` returns None, and {told_of(error)} {NOTHING}"
+        if self.case.collate in (to_nothing, tuple) and "must derive from BaseException" in str(error):
+            made = "None" if self.case.collate is to_nothing else "a tuple"
+            return f"`collate` returns {made}, and {told_of(error)} {NOTHING}"
         if isinstance(error, Remark):
             return f"`collate` returns an exception, and your code raised it. {NOTHING}"
         if self.case.is_raised(error) and not self.is_expected(error):
@@ -379,7 +355,7 @@ class _Trial:
         """Say what came in place of a batch, "" if it is unknown."""
         if number >= self.case.bad_batch:
             return FALSE if got is None and self.case.kind is FalseError else self.of_lost()
-        if got in map(self.case.collate, self.due):
+        if got in map(self.case.collate, self.due) and self.case.workers > 1:  # one sends all in order
             return ARRIVAL
         plain = list(got) if isinstance(got, (list, tuple)) else got
         return UNCOLLATED if plain == self.due[number] else ""
@@ -398,6 +374,8 @@ class _Trial:
             return f"{self.what_raises()}, and the loop got {came} and no error. {self.of_lost()}"
         if failed is not None and not self.is_expected(failed):
             raise failed
+        if failed is not None and self.clearing_up:
+            return f"behind a `break` {told_of(failed)} {UNASKED}"
         expected = min(self.case.stop, self.case.bad_batch, len(self.due))
         if self.taken != expected:
             return (
@@ -409,7 +387,9 @@ class _Trial:
             return KILLED
         if not self.team.settle():
             early = failed is not None or self.case.stop < len(self.due)
-            why = LEFT_EARLY if early else LEFT
+            why = self.of_left()
+            if why == LEFT and early:
+                why = LEFT_EARLY
             return f"after {self.end(failed)}, {plural(self.team.alive(), 'worker')} still there. {why}"
         workers = self.case.workers
         started = len(self.team.workers)

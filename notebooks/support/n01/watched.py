@@ -26,7 +26,7 @@ class _Unreadable:
 
 
 class _Queue:
-    """A queue of which the team knows who waits. What a worker puts arrives as pickle carries it between processes.
+    """A queue of which the team knows who waits. What is put arrives as pickle carries it between processes.
 
     What pickle can't write is lost, as there; what it can't read again raises where it is taken.
     """
@@ -38,22 +38,21 @@ class _Queue:
 
     def put(self, item: Any, *_: Any, **__: Any) -> None:
         from_trainer = threading.get_ident() == self.team.trainer
-        if not from_trainer:
-            try:
-                written = pickle.dumps(item)
-            except Exception:
-                self.team.lost = True
-                return
-            try:
-                item = pickle.loads(written)
-            except Exception as error:
-                item = _Unreadable(error)
+        if from_trainer and item is not None:
+            self.team.handed.append(self)
+        try:
+            written = pickle.dumps(item)
+        except Exception:
+            self.team.lost = True
+            return
+        try:
+            item = pickle.loads(written)
+        except Exception as error:
+            item = _Unreadable(error)
         with self.team.changed:
             self.items.append(item)
             if not from_trainer:
                 self.team.results += 1
-            elif item is not None:
-                self.team.handed.append(self)
             self.team.changed.notify_all()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:

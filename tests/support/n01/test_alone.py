@@ -164,6 +164,13 @@ def sorts(self):
         yield self.collate([self.dataset[index] for index in sorted(indices)])
 
 
+def uses_a_map_up(self):
+    for indices in self.batches:
+        items = map(self.dataset.__getitem__, indices)
+        assert len(list(items)) == len(indices)
+        yield self.collate(list(items))
+
+
 def never_ends(self):
     while True:
         for indices in self.batches:
@@ -299,6 +306,7 @@ def gives_a_map(self):
         (loads_all, f"when batch 0 comes, items were loaded 5 times, due are 2. {alone.EAGER_ITEMS}"),
         (by_place, "`batches[0]` was asked for. A batch sampler has no places"),
         (sorts, "batch 0 is (20, 30), due is (30, 20)."),
+        (uses_a_map_up, "in the first epoch batch 0 is (), due is (30, 20)."),
         (never_ends, "a batch comes after the last: (20, 10)"),
         (gives_nothing, "in the first epoch 0 batches came, due are 3."),
         (by_names, "dataset['3'] was asked for"),
@@ -342,6 +350,7 @@ def test_a_wrong_loop_is_told_what_it_did(loop, says):
     assert verdict.status == "wrong"
     assert says in verdict.message
     assert (alone.REPEATED in verdict.message) == (loop is each_index_once)
+    assert alone.OWN_LISTS not in verdict.message or alone.OWN_LISTS in says
 
 
 def test_an_error_of_the_sampler_is_the_callers_too():

@@ -1,7 +1,6 @@
 """What is particular about the checks of notebook 01; what all have in common is in test_detectors."""
 
 import multiprocessing
-import multiprocessing.dummy as threads
 import queue
 
 import pytest
@@ -12,6 +11,7 @@ from support.n01 import trials
 from support.n01.prediction import received_at
 from support.n01.runs import simulate_loading
 from support.n01.solved import load_in_order, predict_epoch, sendable, work
+from support.n01.threads import threads
 
 NONE = dict(read=0, send=0, receive=0, cores=99)
 
@@ -247,8 +247,11 @@ def test_another_wrong_loader_is_told_its_fault_at_once(answer, says):
 @pytest.mark.parametrize(
     "context", [threads, pytest.param(multiprocessing.get_context("fork"), marks=pytest.mark.ranks)]
 )
-def test_the_solution_runs_on_real_processes_and_on_threads_and_the_notebook_goes_on_with_it(context):
-    load = n01.use_loader(None, None)
+def test_a_loader_that_closes_its_queues_runs_on_processes_and_on_threads_and_the_notebook_goes_on_with_it(context):
+    closes = n01._load((n01.END_ALL, f"{n01.END_ALL}; [queue.close() for queue in (results, *orders)]"))
+    load = n01.use_loader(n01.work, closes)
+    assert load.func is closes
+    assert n01.use_loader(None, None).func is n01.load_in_order
     assert list(load(range(7), [[0, 1], [2, 3, 4], [5], [6]], sum, workers=2, context=context)) == [1, 9, 5, 6]
 
 

@@ -153,6 +153,12 @@ SENT_ON = "data.put((number, batch, error))"
             f"RuntimeError('CUDA error: out of memory'), and the stage raised it, too. {pinning.RAISES}",
         ),
         (edited_stage(("batch = pin(batch)", "pin(batch); batch = pin(batch)")), pinning.TWICE),
+        (edited_stage((f"        {SENT_ON}", f"    {SENT_ON}")), "due is (0, 'pinned zero', None)"),
+        (
+            edited_stage((SENT_ON, "data.put((number, batch, error or None))")),
+            f'the message (8, None, None) came out, due is (8, None, PinError("the pages can\'t be locked")). '
+            f"{pinning.DROPS_ERRORS}",
+        ),
         (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "12 messages came out, due are 11"),
         (edited_stage((SENT_ON, "data.put((number, error, batch))")), "due is (0, 'pinned zero', None)"),
         (edited_stage(("error = failed", "return")), "3 messages came out, due are 11"),

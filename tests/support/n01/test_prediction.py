@@ -174,6 +174,11 @@ def test_a_formula_for_the_steady_state_is_told_what_it_cannot_know(load_of):
     "answer",
     [
         changed(("workers * prefetch", "(workers + 1) * prefetch")),
+        changed(("read + loads[b] + send", "int(read + loads[b] + send)")),
+        changed(
+            ("alone = sum(loads) + batches * (read + step)", "alone = batches * (sum(loads) / batches + read + step)")
+        ),
+        changed(("batches * (read + step)", "batches * read")),
         changed(("busy / cores", "busy / cores + read")),
         changed(("busy / cores", "busy / min(cores, workers)")),
         changed(("busy = ", "busy = read + ")),

@@ -94,6 +94,18 @@ def from_the_second_batch_on(loader, step, clock):
     return pace(kept, step), pace(loader, nothing), pace(loader, step)
 
 
+def behind_the_last_step(loader, step, clock):
+    """The interval begins when the first batch is there, and ends behind the last step: one step more."""
+    kept = whole_loop_for_some(loader, 8)
+    step(kept[0])
+    looks = []
+    for batch in loader:
+        looks.append(clock())
+        step(batch)
+    both = (clock() - looks[0]) / (len(looks) - 1)
+    return seconds_of(kept, step, clock), seconds_of(loader, nothing, clock), both
+
+
 def by_median(loader, step, clock):
     def pace(batches, use):
         looks = []
@@ -147,6 +159,7 @@ def eight_and_a_loop_variable(loader, step, clock):
     [
         eight_and_a_loop_variable,
         from_the_second_batch_on,
+        behind_the_last_step,
         fifty_batches,
         backwards,
         by_stamps,
@@ -171,6 +184,12 @@ def test_the_ninth_kept_batch_is_one_too_many():
 def one_batch_repeated(loader, step, clock):
     kept = [next(iter(loader))] * 8
     return seconds_of(kept, step, clock), seconds_of(loader, nothing, clock), seconds_of(loader, step, clock)
+
+
+def one_of_eight_repeated(loader, step, clock):
+    kept = kept_of(loader, 8)
+    alone = seconds_of(loader, nothing, clock)
+    return seconds_of([kept[0] for _ in kept], step, clock), alone, seconds_of(loader, step, clock)
 
 
 def eight_of_each(loader, step, clock):
@@ -338,6 +357,7 @@ def test_lists_that_outlive_a_call_are_told_so():
         (some_of_each(16), timing.SHORT),
         (some_of_each(24), timing.SHORT),
         (one_batch_repeated, timing.REPEATED),
+        (one_of_eight_repeated, timing.REPEATED),
         (eight_of_each, f"took more than 8 batches of 20. {timing.SHORT}"),
         (all_kept, timing.NO_BOTH),
         (loader_kept, f"took more than 9 batches of 20. {timing.SHORT}"),

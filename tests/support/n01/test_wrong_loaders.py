@@ -1,0 +1,133 @@
+"""Loaders that almost work: each breaks one clause of exercise 3 or 4, and is told which."""
+
+import itertools
+
+import pytest
+
+from support.kit.mistakes import edited
+from support.n01 import checks as n01
+from support.n01 import trials
+from support.n01.solved import load_in_order, work
+
+load = n01._load
+worker = n01._work
+RAISES = "if error is not None:\n                raise error"
+
+
+def without_end(batches):
+    """Count for ever."""
+    return itertools.count()
+
+
+def drained(results, missing):
+    """Fetch what is still to come, and raise what a worker has raised meanwhile."""
+    for _ in missing:
+        _number, _batch, error = results.get()
+        if error is not None:
+            raise error
+
+
+REMEMBERS_THE_LAST_ERROR = load(
+    ("    missing = set[int]()\n", "    missing = set[int]()\n    failed = None\n"),
+    (
+        "                missing.remove(arrived)\n",
+        "                missing.remove(arrived)\n                if early[arrived][1] is not None:\n"
+        "                    failed = arrived, early[arrived][1]\n",
+    ),
+    (RAISES, "if failed and failed[0] == number:\n                raise failed[1]"),
+)
+RAISES_WHILE_IT_CLEARS_UP = edited(
+    load_in_order,
+    (n01.END_ALL, "drained(results, missing); send_home(team, orders, results, ())"),
+    names={"drained": drained},
+)
+TAKES_A_TUPLE_FOR_AN_ERROR = load(
+    (
+        RAISES,
+        "if isinstance(batch, tuple) or error is not None:\n                raise batch if error is None else error",
+    )
+)
+BEGINS_WITH_ONE_ORDER_EACH = load(
+    ("hand_out(workers * prefetch)", "hand_out(workers)"),
+    ("            hand_out(1)\n", "            hand_out(1 + workers * (prefetch - 1) * (number == 0))\n"),
+)
+TAKES_A_LIST_AND_WAITS = load(
+    (
+        "            while number not in early",
+        "            ahead = list(islice(todo, 1))\n            while number not in early",
+    ),
+    (
+        "            hand_out(1)\n",
+        "            for further, indices in ahead:\n"
+        "                orders[further % workers].put((further, indices))\n"
+        "                missing.add(further)\n",
+    ),
+)
+GOES_ON_BEHIND_NONE = worker(
+    (
+        "while (order := orders.get()) is not None:\n",
+        "while True:\n        order = orders.get()\n        if order is None:\n            continue\n",
+    )
+)
+WRONG = {
+    "remembers the last error only": (
+        (work, REMEMBERS_THE_LAST_ERROR),
+        f"item 2 raises KeyError, and batch 1 is None. {trials.LOST}",
+    ),
+    "raises behind a break what nobody asks for": (
+        (work, RAISES_WHILE_IT_CLEARS_UP),
+        f"your code raised KeyError: 'item 4 has no file' (in drained, line 27: `raise error`). {trials.UNASKED}",
+    ),
+    "takes a tuple for an error": (
+        (work, TAKES_A_TUPLE_FOR_AN_ERROR),
+        f"`raise batch if error is None else error`). {trials.NOTHING}",
+    ),
+    "begins with one order for each worker": (
+        (work, BEGINS_WITH_ONE_ORDER_EACH),
+        f"while batch 0 is waited for, 1 order was given, due are 2. {trials.STARVED}",
+    ),
+    "takes a list, waits, and orders it": (
+        (work, TAKES_A_LIST_AND_WAITS),
+        f"while batch 0 is waited for, 3 lists are read, due are 2. {trials.WHOLE}",
+    ),
+    "a worker goes on behind None": (
+        (GOES_ON_BEHIND_NONE, load_in_order),
+        f"until a worker has ended. {trials.STAYS}",
+    ),
+    "sends what pickle can't write": (
+        (worker(("sendable(error)))", "(error, error.__traceback__)))")), load_in_order),
+        f"all wait for each other. {trials.LOST_ON_THE_WAY}",
+    ),
+    "orders what pickle can't write": (
+        (work, load((".put((number, indices))", ".put((number, (index for index in indices)))"))),
+        f"all wait for each other. {trials.LOST_ON_THE_WAY}",
+    ),
+    "gives each batch twice": (
+        (work, load(("yield batch", "yield batch\n            yield batch"))),
+        "batch 1 is [0, 1], due is [2, 3].",
+    ),
+    "counts from one": (
+        (work, load(("enumerate(batches)", "enumerate(batches, 1)"))),
+        f"batch 0: {trials.IN_VAIN} {trials.NOT_FOUND}",
+    ),
+    "has no end": (
+        (
+            work,
+            edited(
+                load_in_order,
+                ("range(len(batches))", "without_end(batches)"),
+                names={"without_end": without_end},
+            ),
+        ),
+        trials.TOO_MANY,
+    ),
+}
+
+
+@pytest.mark.parametrize("answer, says", WRONG.values(), ids=WRONG)
+def test_a_loader_that_almost_works_is_told_which_clause_it_breaks_and_nothing_else(answer, says):
+    verdict = n01.check_loader(*answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+    others = [sentence for sentence in n01.check_loader.mistakes if sentence in verdict.message]
+    assert [sentence for sentence in others if sentence not in says] == [], verdict

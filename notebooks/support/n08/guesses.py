@@ -94,7 +94,7 @@ guess_with_messages = Guess(
     _first_with,
     read=letter,
     said={
-        "1F1B": "who goes back early has its gradients early: but it has to wait for each of them",
+        "1F1B": "who goes back early has its gradients early: but it waits in round after round",
         "EQUAL": "that is so while messages are free",
     },
     tried=Tried(right="GPipe", wrong="1F1B", known=(0.1,)),

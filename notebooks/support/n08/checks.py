@@ -124,12 +124,12 @@ def _longest_run(order: Any) -> int:
 
 
 def _kept(answer: Any) -> Any:
-    """Return the function; what it gives must be there for a second look, as a list is and an iterator is not."""
+    """Return the function; what it gives must have places: an iterator and the values of a dictionary have none."""
 
     def peaks(orders: Any) -> Any:
         found = answer(orders)
-        if hasattr(found, "__next__"):
-            return f"an iterator ({type(found).__name__}), which can be read only once"
+        if hasattr(found, "__iter__") and not hasattr(found, "__getitem__"):
+            return f"no list: {type(found).__name__}"
         return found
 
     return peaks
@@ -204,7 +204,7 @@ check_turn_early = Exercise(
     reference=turn_early,
     judge=judged(
         fault_of_turn,
-        "GPipe's time in 11 sizes, and rank j holds min(m, n − j). There is no other order that does both.",
+        "GPipe's time in 11 sizes, and rank j holds min(m, n − j). In sequence no other order does both.",
     ),
     mistakes={
         **famous(
@@ -300,11 +300,11 @@ check_best_m = Exercise(
                 "forward, backward, message = seconds[m]",
                 "backward, forward, message = seconds[m]",
             ),
-            "seconds[m] are the times of one of m micro-batches already: don't multiply them.": (
+            "Multiply nothing by m: seconds[m] are one micro-batch's times, and `simulate` runs all m.": (
                 "forward, backward, message = seconds[m]",
                 "forward, backward, message = (m * each for each in seconds[m])",
             ),
-            "seconds[m] are the times of one of m micro-batches already: don't divide them.": (
+            "Divide nothing by m: seconds[m] are one micro-batch's times, and the whole step counts.": (
                 "forward, backward, message = seconds[m]",
                 "forward, backward, message = (each / m for each in seconds[m])",
             ),

@@ -33,12 +33,12 @@ guess_model_parallel = exact_number(
     "the speed-up of model parallelism", lambda n: 1 + 0 * n, tried=Tried(right=1, wrong=3, known=(3,))
 )
 """Section 1: the speed of model parallelism, one batch, against one device."""
-guess_idle = Guess(
+guess_idle = exact_number(
     "the idle share",
     _idle,
-    unit="%",
-    tolerance=0.03,
-    read=lambda said: read_number(said, "%"),
+    "%",
+    {57: "that is the share that works"},
+    whole=True,
     tried=Tried(right=43, wrong=75, known=(4, 4)),
 )
 """Section 3: the idle share in per cent, counted in the clock table."""

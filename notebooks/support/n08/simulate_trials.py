@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from itertools import product
+from numbers import Real
 from typing import Any
 
 from support.kit.ending import ending
@@ -111,6 +112,7 @@ def _fault_of_run(answer: Callable[..., Any], orders: Orders, costs: Costs, mess
     """Say which end is wrong first, in time."""
     where = f"for {_told(orders)}" + (f", a message of {message} ticks" if message else "")
     given = copy.deepcopy(orders)
+    rows = list(given)
     with_costs = copy.deepcopy(costs)
     tasks = sum(map(len, orders))
     right = simulate(orders, costs, message)
@@ -127,10 +129,9 @@ def _fault_of_run(answer: Callable[..., Any], orders: Orders, costs: Costs, mess
     if not isinstance(got, dict):
         said = "None (is a `return` missing?)" if got is None else repr(got)
         return f"{where} your function returned {said}, not a dictionary."
-    if given != orders:
-        return f"{where} your function changes `orders`, so a second call finds less to do: copy them."
-    if with_costs != costs:
-        return f"{where} your function changes `costs`, which the caller needs again."
+    changed = _changed(given == orders == rows, with_costs == costs)
+    if changed:
+        return f"{where} {changed}"
     wrong = _first_wrong(got, right)
     if not wrong:
         return ""
@@ -138,12 +139,19 @@ def _fault_of_run(answer: Callable[..., Any], orders: Orders, costs: Costs, mess
     return f"{where} ({shown} on the ranks), {wrong}."
 
 
+def _changed(orders_kept: bool, costs_kept: bool) -> str:
+    """Say what of a caller's is no longer as it was, "" if nothing."""
+    if orders_kept and costs_kept:
+        return ""
+    return f"your function changes `{'costs' if orders_kept else 'orders'}`, which the caller needs again."
+
+
 def _first_wrong(got: Ends, expected: Ends) -> str:
     for (kind, i, j), end in sorted(expected.items(), key=lambda item: item[1]):
         found = got.get((kind, i, j))
         if found is None:
             return f"{kind}{i} on rank {j} has no end, expected {end:g}"
-        if isinstance(found, (str, bytes)) or not hasattr(found, "__sub__"):
+        if not isinstance(found, Real):
             return f"{kind}{i} on rank {j} ends at {found!r}, expected a number, {end:g}"
         if not abs(found - end) <= 1e-5 * max(1, end):  # float32 will do, nan will not
             return f"{kind}{i} on rank {j} ends at {found:g}, expected {end:g}"
@@ -154,22 +162,30 @@ def _first_wrong(got: Ends, expected: Ends) -> str:
 def _fault_of_deadlock(answer: Callable[..., Any], orders: Orders, waiting: list[str]) -> str:
     """Say what is wrong with the RuntimeError, or what came in its place."""
     where = f"{_told(orders)} can never finish, and"
-    ranks = len(orders)
+    given = copy.deepcopy(orders)
+    rows = list(given)
+    costs = {"F": [1] * len(orders), "B": [2] * len(orders)}
+    with_costs = copy.deepcopy(costs)
     try:
-        got = ending(answer, copy.deepcopy(orders), {"F": [1] * ranks, "B": [2] * ranks}, lines=50_000)
+        got = ending(answer, given, with_costs, lines=50_000)
+    except RecursionError as error:  # a RuntimeError, too, and not the reader's
+        return f"{where} RecursionError came instead of RuntimeError: {error}."
     except RuntimeError as error:
+        changed = _changed(given == orders == rows, with_costs == costs)
+        if changed:
+            return f"{where} {changed}"
         fault = _fault_of_names(_NAMED.findall(str(error)), orders, waiting)
         said = f"{where} your RuntimeError says {str(error)!r}."
         return Fault(f"{said} {fault}", f"{where} {fault}") if fault else ""
     except Exception as error:  # not told by its line: so a famous mistake is known by the whole sentence
-        return f"{where} your code raised {type(error).__name__} instead of RuntimeError: {error}."
+        return f"{where} {type(error).__name__} came instead of RuntimeError: {error}."
     if not isinstance(got, dict):
         return f"{where} your code returned {got!r} instead of raising RuntimeError."
     return f"{where} your code returned {len(got)} ends instead of raising RuntimeError."
 
 
 #: A task as it may be named: F2, F 2, ('F', 2); 1F1B is none.
-_NAMED = re.compile(r"(?<![A-Za-z])([FB])\W{0,4}(\d+)(?![A-Za-z])")
+_NAMED = re.compile(r"(?<![A-Za-z])([FB])[\W_]{0,4}(\d+)(?![A-Za-z])")
 
 
 def _fault_of_names(named: list[tuple[str, str]], orders: Orders, waiting: list[str]) -> str:
@@ -304,6 +320,12 @@ MISTAKES = famous(
             "if not able:\n            return ends\n        if False:",
         ),
         "That is the law of the clock: a rank that has its input must not wait for the other ranks.": (
+            "        for j in able:",
+            "        now = max(free)\n        for j in able:",
+            "max(free[j],",
+            "max(now,",
+        ),
+        "Ranks work at the same time: each has a free time of its own.": (
             "max(free[j],",
             "max(*free,",
         ),

@@ -86,7 +86,7 @@ def fault_of_clocks(got: Any, expected: Any, case: Any) -> str:
     for (i, j), k in right.items():
         if when[i, j] > k:
             return f"({i}, {j}) waits until clock {when[i, j]}, and could run in clock {k}"
-    return f"{len(got)} clocks, and all is done after {len(expected)}" if len(got) > len(expected) else ""
+    return f"all is done after {len(expected)} clocks, and there are more" if len(got) > len(expected) else ""
 
 
 # ---- exercise 3: live activations
@@ -175,24 +175,27 @@ def _fault_of_orders(orders: Any, m: int, n: int) -> str:
 
 
 def fault_of_tasks(orders: Any, m: int, n: int) -> str:
-    """Say what is no list of each rank's F0 … F(m − 1) and B0 … B(m − 1), each once; "" if nothing."""
+    """Say what is no list of each rank's F0 … F(m − 1) and B0 … B(m − 1), each once; "" if nothing.
+
+    Lists of tuples, as the reader's `simulate` is promised them: it may copy a row by its method, or put tasks in sets.
+    """
     if orders is None:
         return "your function returned None (is a `return` missing?)."
-    if not isinstance(orders, (list, tuple)):
+    if not isinstance(orders, list):
         return f"a list of {n} orders is expected, not {type(orders).__name__}: {orders!r}."
     if len(orders) != n:
         return f"there should be an order for each of {n} ranks, and there are {len(orders)}."
     wanted = [(kind, i) for kind in "FB" for i in range(m)]
     for j, order in enumerate(orders):
-        if not isinstance(order, (list, tuple)):
+        if not isinstance(order, list):
             return f"rank {j} should have a list of tasks, and has {order!r}."
         tasks = []
         for task in order:
-            if not isinstance(task, (list, tuple)) or len(task) != 2 or not isinstance(task[0], str):
-                return f'rank {j} has {task!r}, and a task is a pair such as ("F", 0).'
+            if not _is_task(task):
+                return f'rank {j} has {task!r}, and a task is a tuple such as ("F", 0).'
             if task[0] not in ("F", "B"):
                 return f"rank {j} has {task!r}, and F and B are the only kinds of task here."
-            tasks.append(tuple(task))
+            tasks.append(task)
         for task in wanted:
             if tasks.count(task) != 1:
                 times = "never" if task not in tasks else f"{tasks.count(task)} times"
@@ -201,6 +204,16 @@ def fault_of_tasks(orders: Any, m: int, n: int) -> str:
         if odd:
             return f"rank {j} does {odd[0][0]}{odd[0][1]}, and micro-batches are 0 to {m - 1}."
     return ""
+
+
+def _is_task(task: Any) -> bool:
+    """Say whether it is a tuple of a text and a whole number."""
+    return (
+        isinstance(task, tuple)
+        and len(task) == 2
+        and isinstance(task[0], str)
+        and hasattr(task[1], "__index__")
+    )
 
 
 # ---- exercise 5: the best m

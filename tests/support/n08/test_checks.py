@@ -85,7 +85,10 @@ def test_other_ways_to_write_clock_cycles_pass_and_an_endless_one_gets_an_answer
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda m, n: [[(k - j, j) for j in range(n) if 0 <= k - j < m] for k in range(m + n)], "all is done after 5"),
+        (
+            lambda m, n: [[(k - j, j) for j in range(n) if 0 <= k - j < m] for k in range(m * n + 5)],
+            "after 5 clocks, and",
+        ),
         (lambda m, n: [[], *solved.clock_cycles(m, n)], "(0, 0) waits until clock 1, and could run in clock 0"),
         (lambda m, n: [*solved.clock_cycles(m, n)[:-1], solved.clock_cycles(m, n)[-1] * 2], "runs twice"),
         (lambda m, n: [[(j, j) for j in range(n)]], "its input, from (1, 0)"),
@@ -115,6 +118,7 @@ def test_a_guess_of_what_is_held_gets_its_reason_and_an_idle_share_may_be_writte
         assert "that is it" in n08.guess_idle(said, 4, 4).message
     for said in (75, 0.75, 57, None, "a lot"):
         assert "that is it" not in n08.guess_idle(said, 4, 4).message
+    assert "57 (that is the share that works);" in n08.guess_idle(57, 4, 4).message
 
 
 def test_famous_wrong_guesses_are_told_where_they_come_from():
@@ -236,7 +240,10 @@ def test_other_counts_of_what_is_held_pass():
     assert n08.check_live(by_sets)
     assert n08.check_live(by_sums)
     assert n08.check_live(lambda them: tuple(by_sums(them)))
-    assert "can be read only once" in n08.check_live(lambda orders: iter(by_sums(orders))).message
+    for not_listed, says in ((iter, "list_iterator"), (lambda peaks: dict(enumerate(peaks)).values(), "dict_values")):
+        verdict = n08.check_live(lambda orders, made=not_listed: made(by_sums(orders)))
+        assert verdict.status == "wrong"
+        assert f"got no list: {says}" in verdict.message
 
 
 def test_a_recompute_in_an_order_is_not_told_that_it_should_be_a_pair():
@@ -378,8 +385,8 @@ def test_times_that_are_read_wrongly_are_told_so_and_not_that_ranks_wait():
     assert n08.check_best_m(chosen(lambda m, times: times))
     for read, says in (
         (lambda m, times: (times[1], times[0], times[2]), "a forward, a backward and a message, in this order"),
-        (lambda m, times: [m * each for each in times], "don't multiply them"),
-        (lambda m, times: [each / m for each in times], "don't divide them"),
+        (lambda m, times: [m * each for each in times], "Multiply nothing by m"),
+        (lambda m, times: [each / m for each in times], "Divide nothing by m"),
     ):
         verdict = n08.check_best_m(chosen(read))
         assert verdict.status == "wrong"

@@ -43,16 +43,32 @@ def by_limit(m, n):
     return orders
 
 
-def test_other_ways_to_turn_early_pass_also_as_tuples():
+def test_other_ways_to_turn_early_pass():
     assert n08.check_turn_early(by_megatron)
     assert n08.check_turn_early(by_limit)
-    assert n08.check_turn_early(lambda m, n: tuple(map(tuple, by_limit(m, n))))
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        (tuple, "a list of 1 orders is expected, not tuple"),
+        (lambda orders: [tuple(row) for row in orders], "rank 0 should have a list of tasks, and has (("),
+        (lambda orders: [[list(task) for task in row] for row in orders], "rank 0 has ['F', 0], and a task is a tuple"),
+        (lambda orders: [[(kind, float(i)) for kind, i in row] for row in orders], "has ('F', 0.0), and a task is a"),
+        (lambda orders: [[(kind, str(i)) for kind, i in row] for row in orders], "has ('F', '0'), and a task is a"),
+    ],
+    ids=["tuple of ranks", "tuple of tasks", "tasks as lists", "floats", "texts"],
+)
+def test_orders_come_in_the_form_that_any_right_simulate_takes(form, says):
+    verdict = n08.check_turn_early(lambda m, n: form(by_limit(m, n)))
+    assert verdict.status == "wrong"
+    assert says in verdict.message
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda m, n: [[f"{kind}{i}" for kind, i in row] for row in by_limit(m, n)], "a task is a pair"),
+        (lambda m, n: [[f"{kind}{i}" for kind, i in row] for row in by_limit(m, n)], "a task is a tuple"),
         (lambda m, n: by_limit(m, n)[0], "there should be an order for each of 1 ranks, and there are 4"),
         (lambda m, n: dict(enumerate(by_limit(m, n))), "not dict"),
         (lambda m, n: None, "returned None"),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from torch import tensor
 
 from support.kit.mistakes import edited
 from support.n08 import checks as n08
@@ -79,11 +80,79 @@ def test_other_ways_to_write_simulate_pass():
     assert n08.check_simulate(lambda *given: {t: np.float32(end) for t, end in solved.simulate(*given).items()})
 
 
+def emptying(restore):
+    """Return a simulate that pops from the caller's orders, and then puts back as `restore(orders, saved)` does."""
+    popping = edited(solved.simulate, ("[list(order) for order in orders]", "orders"))
+
+    def simulate(orders, costs, message=0):
+        saved = [list(order) for order in orders]
+        ends = popping(orders, costs, message)
+        restore(orders, saved)
+        return ends
+
+    return simulate
+
+
+def rows_of_its_own(orders, saved):
+    orders[:] = saved
+
+
+def in_place(orders, saved):
+    for order, before in zip(orders, saved, strict=True):
+        order[:] = before
+
+
+@pytest.mark.parametrize("restore", [rows_of_its_own, in_place], ids=["but in other rows", "but not in a deadlock"])
+def test_orders_that_are_put_back_are_the_callers_rows_again_also_behind_a_deadlock(restore):
+    verdict = n08.check_simulate(emptying(restore))
+    assert verdict.status == "wrong"
+    assert "your function changes `orders`, which the caller needs again" in verdict.message
+    assert ("can never finish" in verdict.message) is (restore is in_place)
+
+
+def test_a_call_without_end_is_not_told_what_its_own_error_says():
+    def naive(orders, costs, message=0):
+        ends = {}
+
+        def end(kind, i, j):
+            if (kind, i, j) not in ends:
+                place = orders[j].index((kind, i))
+                free = end(*orders[j][place - 1], j) if place else 0
+                need = needed_by(kind, i, j, len(orders))
+                there = end(*need) + message * (need[2] != j) if need else 0
+                ends[kind, i, j] = max(free, there) + costs[kind][j]
+            return ends[kind, i, j]
+
+        return {(*task, j): end(*task, j) for j, order in enumerate(orders) for task in order}
+
+    verdict = n08.check_simulate(naive)
+    assert verdict.status == "wrong"
+    assert "RecursionError came instead of RuntimeError" in verdict.message
+
+
+def test_the_law_of_the_clock_is_told_from_ranks_that_take_turns():
+    by_clock = edited(
+        solved.simulate,
+        ("        for j in able:", "        now = max(free)\n        for j in able:"),
+        ("max(free[j],", "max(now,"),
+    )
+    assert "That is the law of the clock" in n08.check_simulate(by_clock).message
+    in_turns = edited(
+        solved.simulate,
+        ("free, left = [0.0] * len(orders), ", "free, left = 0.0, "),
+        ("free[j] = ends", "free = ends"),
+        ("max(free[j],", "max(free,"),
+    )
+    verdict = n08.check_simulate(in_turns)
+    assert "each has a free time of its own" in verdict.message
+    assert "law of the clock" not in verdict.message
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         (edited(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
-        (edited(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
+        (edited(solved.simulate, ("if not able:", "if False:")), "TimeoutError came instead of RuntimeError"),
         (edited(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
         (edited(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
         (
@@ -96,6 +165,7 @@ def test_other_ways_to_write_simulate_pass():
         (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
         (lambda *given: solved.simulate(*given) | {"end": 3}, "an end for 'end', which is no task"),
         (lambda *given: {key: str(end) for key, end in solved.simulate(*given).items()}, "expected a number"),
+        (lambda *given: {key: tensor(end) for key, end in solved.simulate(*given).items()}, "expected a number"),
         (lambda *given: {key: end * float("nan") for key, end in solved.simulate(*given).items()}, "ends at nan"),
         (lambda o, costs, *more: [solved.simulate(o, costs, *more), costs.clear()][0], "changes `costs`"),
         (edited(solved.simulate, ("max(free[j], arrival(kind, i, j))", "free[j] + arrival(kind, i, j)")), "ends at"),
@@ -278,6 +348,7 @@ def test_a_deadlock_is_named_by_what_waits_on_each_rank_and_by_no_other_task():
     ring = '", ".join(f"rank {j}: {o[0]} needs {needed(*o[0], j, len(orders))}" for j, o in enumerate(left) if o)'
     assert n08.check_simulate(worded(ring))
     assert n08.check_simulate(worded('" and ".join(f"{o[0][0]} {o[0][1]} on {j}" for j, o in enumerate(left) if o)'))
+    assert n08.check_simulate(worded('" ".join(f"{o[0][0]}_{o[0][1]}" for o in left if o)'))
     assert n08.check_simulate(worded('"These are no orders of 1F1B: " + ", ".join(waiting)'))
     behind = '" ".join(f"{kind}{i}" for o in left for kind, i in o)'
     done = '", ".join([*(f"{kind}{i}" for kind, i, _ in ends), *waiting])'  # found waiting once, and done since

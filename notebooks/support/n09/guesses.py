@@ -56,14 +56,21 @@ def _right_though_late() -> list[int]:
     return [i for i, value in enumerate(values) if value == (i, 0, 1)]
 
 
+def _as_list(my_guess: object) -> object:
+    if isinstance(my_guess, (list, tuple, set)):
+        return list(my_guess)
+    return [my_guess] if type(my_guess) is int else my_guess
+
+
 guess_size = Guess(
     "the size from which on two threads gain 1.2 here",
     _gains_from,
     tried=Tried(right=64, wrong=512, known=({8: 0.8, 64: 1.3, 512: 1.9},)),
 )
 guess_streams = exact_number(
-    "the end in ticks",
+    "the end of the last kernel",
     lambda: simulate_streams(2, kernel=3, launch=1).end,
+    "ticks",
     tried=Tried(right=17, wrong=13),
 )
 guess_grad = Guess(
@@ -86,6 +93,6 @@ guess_backward = exact_number(
 guess_late = Guess(
     "the micro-batches that come out right",
     _right_though_late,
-    read=lambda my_guess: list(my_guess) if isinstance(my_guess, (list, tuple, set)) else my_guess,
+    read=_as_list,
     tried=Tried(right=[0], wrong=[0, 1, 2, 3, 4, 5]),
 )

@@ -50,7 +50,7 @@ def ends_of(gpu, streams, threads, waits, kernel=3, launch=1):  # type: ignore[n
 
 
 def summed_late(gpu, waits):  # type: ignore[no-untyped-def]  # word for word as the notebook has it
-    """Let a second partition read what the first one launched half a second late, behind a wait or without."""
+    """Let a second partition read what the first one computes half a second late, behind a wait or without."""
     first = gpu.new_stream()
     second = gpu.new_stream()
     batch = torch.zeros(1000, device=gpu.device)

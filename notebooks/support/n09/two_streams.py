@@ -20,12 +20,11 @@ def simulate_streams(
     """
     # in order of launch; where two threads launch at the same moment, A comes first
     launches = sorted(
-        (place, label, f"thread {t}")
+        # an event must be recorded before anything can wait for it: B0 comes after A0 and A1
+        (place + 2 * (waits and t == 1), label, f"thread {t}")
         for t, names in enumerate(["AB"] if threads == 1 else ["A", "B"])
         for place, label in enumerate(f"{name}{number}" for name in names for number in range(KERNELS))
     )
-    if waits:  # an event must be recorded before anything can wait for it: A0 and A1 are launched first
-        launches.sort(key=lambda launched: launched[1] not in ("A0", "A1"))
     tasks = []
     for _, label, thread in launches:
         stream = 0 if streams == 1 else "AB".index(label[0])

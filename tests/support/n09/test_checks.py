@@ -180,7 +180,9 @@ def test_to_finalize_in_the_order_of_arrival_is_refused_every_time():
     assert all(n09.check_run_clock(putting(by_arrival)).status == "wrong" for _ in range(3))
 
 
-def test_a_guess_is_quoted_as_it_was_given():
+def test_a_guess_is_read_as_it_was_meant_and_quoted_as_it_was_given():
+    assert "You said [0]: that is it" in n09.guess_late(0).message
+    assert "that is it" in n09.guess_streams("17 ticks").message
     assert "You said [True, False];" in n09.guess_late([True, False]).message
 
 

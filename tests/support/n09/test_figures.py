@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 from functools import partial
 
 import pytest
@@ -133,6 +134,8 @@ def test_streams_keep_their_promises(streams, threads, kernel, launch, waits):
     for lane in trace.lanes:
         spans = trace.only(lane=lane).spans
         assert all(a.end <= b.start for a, b in itertools.pairwise(spans)), "one at a time"
+        ends = [launched[span.label] for span in spans]
+        assert ends == sorted(ends), "in order of launch"
     if waits:
         assert ran["B0"].start >= ran["A1"].end
 
@@ -164,3 +167,18 @@ def test_the_notebook_counts_no_worker_that_computes_among_those_that_wait():
     seen = {"serve": lib_worker, "stacks": [["run", "worker"], ["run", "worker", "compute", "forward"], ["main"]]}
     exec(line, seen)
     assert seen["waiting"] == [True, False, False]
+
+
+def test_the_notebook_counts_threads_and_not_their_names():
+    source = source_with("def noting(")
+    ran = {"forward": set(), "backward": set()}
+    seen = {"current_thread": threading.current_thread}
+    exec(source[source.index("def noting(") : source.index("ran = ")], seen)
+    parameter = torch.ones(1, requires_grad=True)
+    work = partial(seen["noting"], ran, parameter, torch.ones(1))
+    workers = [threading.Thread(target=work, name="worker") for _ in range(2)]
+    for thread in workers:
+        thread.start()
+    for thread in workers:
+        thread.join()
+    assert len(ran["forward"]) == 2

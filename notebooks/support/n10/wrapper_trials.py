@@ -23,8 +23,12 @@ def _fault_of_data(answer: Any) -> str:
     layer = nn.Linear(4, 4)
     data = torch.ones(2, 4)
     required = list[bool]()
-    layer.register_forward_pre_hook(lambda _, inputs: required.append(inputs[0].requires_grad))
-    output = answer(layer, data)
+
+    def function(x: Tensor) -> Any:  # no module, whose parameters one could ask for
+        required.append(x.requires_grad)
+        return layer(x)
+
+    output = answer(function, data)
     if not isinstance(output, Tensor):
         return f"my_checkpoint must return the function's output, not {kind_of(output)}."
     if output.requires_grad:
@@ -70,7 +74,7 @@ def _fault_of_device(answer: Any) -> str:
     if first[:1] == ["cpu"]:
         return (
             "the data are on a device, and the first input that Checkpoint gets is on the CPU: "
-            "it would keep the CPU's random state alone."
+            "whoever asks that one for the device, as our MyCheckpoint does, keeps the CPU's random state alone."
         )
     return ""
 

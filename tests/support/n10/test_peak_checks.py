@@ -59,6 +59,17 @@ def with_two_inputs_behind_once(sizes, starts):
     return max(sum(sizes[k] for k in {*starts[: j + 3], *range(a, b + 1)}) for j, (a, b) in pairs)
 
 
+def of_the_fattest_or_the_last(sizes, starts):
+    insides = [sum(sizes[a + 1 : b + 1]) for a, b in pairwise([*starts, len(sizes) - 1])]
+    fattest = insides.index(max(insides))
+    return max(sum(sizes[k] for k in starts[: j + 1]) + insides[j] for j in (fattest, len(starts) - 1))
+
+
+def test_a_segment_that_is_neither_the_fattest_nor_the_last_can_need_most():
+    assert of_the_fattest_or_the_last([1] * 17, [0, 4, 8, 12]) == 8
+    assert n10.check_peak_bytes(of_the_fattest_or_the_last).status == "wrong"
+
+
 @pytest.mark.parametrize("answer", [with_all_inputs_once, with_the_last_input_once, with_two_inputs_behind_once])
 def test_inputs_that_have_gone_are_refused_although_none_is_counted_twice(answer):
     assert answer([9, 9, 1, 1, 5, 1, 1], [0, 2, 4]) > n10.peak_bytes([9, 9, 1, 1, 5, 1, 1], [0, 2, 4])

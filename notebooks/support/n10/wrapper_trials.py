@@ -24,9 +24,11 @@ def _fault_of_data(answer: Any) -> str:
     data = torch.ones(2, 4)
     required = list[bool]()
 
-    def function(x: Tensor) -> Any:  # no module, whose parameters one could ask for
-        required.append(x.requires_grad)
-        return layer(x)
+    def function(
+        data: Tensor, beside: Tensor | float = 0
+    ) -> Any:  # no module, whose parameters one could ask for
+        required.append(data.requires_grad)
+        return layer(data + beside)
 
     output = answer(function, data)
     if not isinstance(output, Tensor):
@@ -41,10 +43,10 @@ def _fault_of_data(answer: Any) -> str:
         return "the caller's data now requires a gradient."
     before = nn.Linear(4, 4)
     x = torch.ones(2, 4, requires_grad=True)
-    (answer(layer, before(x)) + answer(layer, x)).sum().backward()
+    (answer(function, data, before(x)) + answer(layer, x)).sum().backward()
     if before.weight.grad is None or x.grad is None:
         return "the layer before the checkpoint has no gradient: you have cut the inputs off."
-    if any(required[:2]):
+    if any(required):
         return "when the function runs again its data require a gradient, which is computed for nothing."
     if not answer(nn.Embedding(3, 4), torch.tensor([1, 2])).requires_grad:
         return "token numbers can't require a gradient, and the embedding's weights get none."

@@ -24,9 +24,8 @@ def _fault_of_data(answer: Any) -> str:
     data = torch.ones(2, 4)
     required = list[bool]()
 
-    def function(
-        data: Tensor, beside: Tensor | float = 0
-    ) -> Any:  # no module, whose parameters one could ask for
+    # no module, whose parameters one could ask for
+    def function(data: Tensor, beside: Tensor | float = 0) -> Any:
         required.append(data.requires_grad)
         return layer(data + beside)
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.saved import LiveTensors
+from support.kit.judged import Fault
 from support.kit.raised import Finding, in_case
 from support.kit.values import kind_of
 
@@ -109,7 +110,8 @@ def _fault_of_gradients(answer: Callable[..., Any], *, require: bool) -> str:
         if have is None:
             return f"{where}{name} has no gradient."
         if not torch.allclose(have, want, atol=1e-5):
-            return f"{where}{name}: the gradient is off by {float((have - want).norm() / want.norm()):.0%}."
+            off = float((have - want).norm() / want.norm())
+            return Fault(f"{where}{name}: the gradient is off by {off:.0%}.", f"{where}{name}: {off:.4f}")
     if not undisturbed:
         return "gradients are right, but the random state after backward is another one than before it."
     return ""
@@ -128,7 +130,7 @@ def _fault_of_output(answer: Callable[..., Any]) -> str:
     if segment.runs != 1:
         return f"in forward the function ran {segment.runs} times; once is enough."
     if y.shape != wanted.shape or not torch.equal(y, wanted):
-        return "it does not return what function(*inputs) returns."
+        return "it returns another output than function(*inputs) without a checkpoint."
     if not y.requires_grad:
         return "the output requires no gradient: it has lost its graph."
     if not torch.equal(torch.get_rng_state(), state):
@@ -304,6 +306,17 @@ def _fault_of_two_states(answer: Callable[..., Any]) -> str:
     return ""
 
 
+def fault_of_one_function(call: Callable[..., Any]) -> str:
+    """Checkpoint one function twice, as two micro-batches do: each must draw again what it drew itself."""
+    drop = nn.Dropout(0.5)
+    inputs = [torch.ones(64, requires_grad=True) for _ in range(2)]
+    outputs = [call(drop, x) for x in inputs]
+    torch.cat(outputs).sum().backward()
+    if not all(torch.equal(_grad(x), y) for x, y in zip(inputs, outputs, strict=True)):
+        return "one function in two checkpoints, as for two micro-batches: a second forward drew another dropout mask."
+    return ""
+
+
 def fault_behind_an_error(call: Callable[..., Any]) -> str:
     """Go backward through a function that fails in its second forward: who hears of it, and what is left behind?"""
     runs = list[int]()
@@ -312,7 +325,7 @@ def fault_behind_an_error(call: Callable[..., Any]) -> str:
         runs.append(1)
         if len(runs) > 1:
             raise RuntimeError("out of memory")
-        return x.sin()
+        return (2 * x).sin()  # saves what is no input
 
     loss = call(fails_later, torch.ones(2, requires_grad=True)).sum()
     torch.rand(3)  # the generator moves on, as it does in training
@@ -339,6 +352,7 @@ def fault_of_hooks(answer: Any) -> str:
         or _fault_of_portions(answer)
         or _fault_of_a_row(answer)
         or _fault_of_two_states(answer)
+        or fault_of_one_function(answer)
         or _fault_of_a_lost_output(answer)
         or _fault_of_a_funnel(answer)
         or fault_behind_an_error(answer)

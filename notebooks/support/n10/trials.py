@@ -17,7 +17,7 @@ from lib.saved import LiveTensors, SavedTensors
 from support.kit.judged import Fault
 from support.kit.raised import Finding, calling, in_case, place
 from support.kit.values import kind_of
-from support.n10.hook_trials import fault_behind_an_error
+from support.n10.hook_trials import fault_behind_an_error, fault_of_one_function
 
 OFF = 1e-4  # a share of a gradient; a matrix product in 16 bits is off by more
 
@@ -41,9 +41,11 @@ class _Segment(nn.Module):
         self.masks = list[Tensor]()
         self.types = list[torch.dtype]()
         self.called = list[str]()  # from which lines of the reader's
+        self.ran = list[tuple[bool, bool]]()  # with gradients on? does x require one?
 
     def forward(self, x: Tensor, keep: Tensor, shift: Tensor) -> Tensor:
         self.called.append(calling())
+        self.ran.append((torch.is_grad_enabled(), x.requires_grad))
         hidden = self.first(x)
         if self.masks and not torch.is_grad_enabled():
             raise Finding(f"the second forward ran with gradients off{self.where()}.")
@@ -116,12 +118,14 @@ def fault_of_checkpoint(answer: Any) -> str:
     if not isinstance(mine.y, Tensor):
         return f"forward must return function(*inputs), a tensor, not {kind_of(mine.y)}."
     if mine.y.shape != plain.y.shape or not torch.equal(mine.y, plain.y):
-        return "forward does not return what function(*inputs) returns."
+        return "forward returns another output than function(*inputs) without a checkpoint."
     if not mine.y.requires_grad:
         return "the output requires no gradient, although an input does."
     if mine.kept != 2:  # the third input is a parameter here, and those are not counted
         held = f"{mine.kept} tensor{'s' * (mine.kept != 1)} of the segment, {mine.kept_bytes} bytes"
         return f"after forward autograd holds {held}, not its inputs alone (2)."
+    if mine.parts[0].ran[0][0]:
+        return "in forward the function ran with gradients on: there they are off by themselves, leave it at that."
     plain.backward()
     undisturbed = mine.backward()
     runs = [len(part.masks) for part in mine.parts]
@@ -137,10 +141,12 @@ def fault_of_checkpoint(answer: Any) -> str:
         share = float((first != others[0]).float().mean())
         told = f"the second forward drew another dropout mask: {share:.0%} of the units differ"
         return Fault(f"{told}{mine.parts[0].where()}.", told)
+    if not mine.parts[0].ran[1][1]:
+        return "in the second forward the first input requires no gradient, and in the first it does."
     for (name, got), want in zip(mine.gradients().items(), plain.gradients().values(), strict=True):
         assert want is not None
         if got is None or not got.any():
-            return f"{name} has no gradient."
+            return f"{name} has {'no gradient' if got is None else 'a gradient of zeros'}."
         if not torch.allclose(got, want, atol=1e-6):
             return f"{name}: the gradient is off by {_percent(float((got - want).norm() / want.norm()))}."
     if not undisturbed:
@@ -151,6 +157,7 @@ def fault_of_checkpoint(answer: Any) -> str:
         or _fault_of_inputs(answer)
         or _fault_of_unused(answer)
         or _fault_of_other_paths(answer)
+        or fault_of_one_function(answer.apply)
         or _fault_of_errors(answer)
         or _fault_of_a_kept_graph(answer)
         or _fault_of_what_is_left(answer)
@@ -174,7 +181,7 @@ def _fault_of_memory(answer: Any) -> str:
     if more >= x.nbytes:
         return f"after forward {more // 1024} KiB are alive besides an input of 16 KiB and an output of 32."
     if live.now:
-        return "the output stays in memory when nobody uses it any more: an attribute of ctx keeps it."
+        return f"{live.now} bytes stay in memory when nobody uses the output any more."
     if kept >= x.nbytes:
         return (
             "nobody holds the output any more, and it stays in memory until backward: keep the inputs alone."
@@ -397,6 +404,7 @@ def _fault_of_other_paths(answer: Any) -> str:
     """Let the gradient of an input come from two places."""
     ways: dict[str, Callable[..., Any]] = {
         "one tensor is passed as two inputs": lambda call, x: call(lambda a, b: a * b.sin(), x, x),
+        "the function returns its input as it is": lambda call, x: call(nn.Identity(), x),
         "the output is added to the input": lambda call, x: x + call(torch.sin, x),
     }
     for way, forward in ways.items():

@@ -23,8 +23,13 @@ def _fault_of_data(answer: Any) -> str:
     layer = nn.Linear(4, 4)
     data = torch.ones(2, 4)
     required = list[bool]()
-    layer.register_forward_pre_hook(lambda _, inputs: required.append(inputs[0].requires_grad))
-    output = answer(layer, data)
+
+    # no module, whose parameters one could ask for
+    def function(data: Tensor, beside: Tensor | float = 0) -> Any:
+        required.append(data.requires_grad)
+        return layer(data + beside)
+
+    output = answer(function, data)
     if not isinstance(output, Tensor):
         return f"my_checkpoint must return the function's output, not {kind_of(output)}."
     if output.requires_grad:
@@ -37,10 +42,10 @@ def _fault_of_data(answer: Any) -> str:
         return "the caller's data now requires a gradient."
     before = nn.Linear(4, 4)
     x = torch.ones(2, 4, requires_grad=True)
-    (answer(layer, before(x)) + answer(layer, x)).sum().backward()
+    (answer(function, data, before(x)) + answer(layer, x)).sum().backward()
     if before.weight.grad is None or x.grad is None:
         return "the layer before the checkpoint has no gradient: you have cut the inputs off."
-    if any(required[:2]):
+    if any(required):
         return "when the function runs again its data require a gradient, which is computed for nothing."
     if not answer(nn.Embedding(3, 4), torch.tensor([1, 2])).requires_grad:
         return "token numbers can't require a gradient, and the embedding's weights get none."
@@ -70,7 +75,7 @@ def _fault_of_device(answer: Any) -> str:
     if first[:1] == ["cpu"]:
         return (
             "the data are on a device, and the first input that Checkpoint gets is on the CPU: "
-            "it would keep the CPU's random state alone."
+            "whoever asks that one for the device, as our MyCheckpoint does, keeps the CPU's random state alone."
         )
     return ""
 

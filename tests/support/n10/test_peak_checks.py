@@ -59,6 +59,19 @@ def with_two_inputs_behind_once(sizes, starts):
     return max(sum(sizes[k] for k in {*starts[: j + 3], *range(a, b + 1)}) for j, (a, b) in pairs)
 
 
+@pytest.mark.parametrize("begin", [0, 1])  # with its input, without
+def test_a_segment_that_is_neither_the_fattest_nor_one_of_the_last_two_can_need_most(begin):
+    def of_three(sizes, starts):
+        ends = [*starts[1:], len(sizes) - 1]
+        segments = enumerate(zip(starts, ends, strict=True))
+        needs = [sum(sizes[k] for k in [*starts[:j], *range(a, b + 1)]) for j, (a, b) in segments]
+        fattest = max(range(len(starts)), key=lambda j: sum(sizes[starts[j] + begin : ends[j] + 1]))
+        return max(needs[fattest], *needs[-2:])
+
+    assert of_three([1] * 17, [0, 4, 8, 12]) == 8
+    assert n10.check_peak_bytes(of_three).status == "wrong"
+
+
 @pytest.mark.parametrize("answer", [with_all_inputs_once, with_the_last_input_once, with_two_inputs_behind_once])
 def test_inputs_that_have_gone_are_refused_although_none_is_counted_twice(answer):
     assert answer([9, 9, 1, 1, 5, 1, 1], [0, 2, 4]) > n10.peak_bytes([9, 9, 1, 1, 5, 1, 1], [0, 2, 4])

@@ -83,11 +83,30 @@ WEIGHTS_OF_MODULES_ALONE = apply(
     )
 )
 EMPTIES_THE_GRADIENT = apply(("        return None, *", "        gradient.zero_()\n        return None, *"))
+ASKS_FOR_A_GRAD_FN = apply(("if output.requires_grad:", "if output.grad_fn is not None:"))
+GRAPH_IN_FORWARD = apply(
+    (
+        "        return function(*inputs)",
+        "        with torch.enable_grad():\n            y = function(*inputs)\n        return y.detach()",
+    )
+)
+
+
+def apply_with_states(states):
+    return edited(
+        n10.MyCheckpoint,
+        ("ctx.random_state = ", "STATES[function] = "),
+        ("ctx.random_state", "STATES[ctx.function]"),
+        names={"STATES": states},
+    )
 
 
 @pytest.mark.parametrize(
     "answer, says",
     [
+        (ASKS_FOR_A_GRAD_FN, "the function returns its input as it is: it has another gradient"),
+        (GRAPH_IN_FORWARD, "in forward the function ran with gradients on"),
+        (apply_with_states({}), "one function in two checkpoints"),
         (TYPE_OF_THE_CLASS, "the first forward computed in"),
         (AUTOCAST_BY_HAND, "until a `with torch.autocast(…)` ends"),  # it has none
         (KEEPS_INPUTS_AS_WELL, "after backward an input is still held"),
@@ -105,6 +124,45 @@ def test_a_checkpoint_is_told_which_promise_it_breaks(answer, says):
     verdict = n10.check_checkpoint(answer)
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+SEED = "torch.manual_seed(ctx.seed)"
+FROM_A_SEED = apply(
+    ("ctx.random_state = torch.get_rng_state()", f"ctx.seed = torch.randint(99, ()).item()\n        {SEED}"),
+    ("torch.set_rng_state(ctx.random_state)", SEED),
+)
+FORGETS_THE_INPUTS = apply(("        ctx.save_for_backward(*inputs)\n", ""))
+LEAVES_OF_FORWARD = apply(
+    ("backward(*inputs)", "backward(*(x.detach().requires_grad_(x.requires_grad) for x in inputs))"),
+    ("[x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]", "ctx.saved_tensors"),
+)
+GRADIENT_OF_ZEROS = apply(("(output, gradient)", "(output, torch.zeros_like(gradient))"))
+COLLECTS_STATES = edited(
+    n10.MyCheckpoint,
+    (
+        "ctx.random_state = ",
+        "ctx.random_state = torch.get_rng_state().clone()\n        STATES.append(ctx.random_state)  # ",
+    ),
+    names={"STATES": []},
+)
+DRAWS_IN_BACKWARD = apply(("        if output.requires_grad", "        torch.rand(1)\n        if output.requires_grad"))
+
+
+@pytest.mark.parametrize(
+    "answer, untrue",
+    [
+        (FROM_A_SEED, "does not return what function(*inputs) returns"),
+        (FORGETS_THE_INPUTS, "hides them"),
+        (LEAVES_OF_FORWARD, "A detached tensor requires no gradient until you say so"),
+        (GRADIENT_OF_ZEROS, "gives gradients to the inputs only"),
+        (COLLECTS_STATES, "attribute of ctx"),
+        (DRAWS_IN_BACKWARD, "a second time"),
+    ],
+)
+def test_a_wrong_checkpoint_is_told_nothing_that_is_untrue_of_it(answer, untrue):
+    verdict = n10.check_checkpoint(answer)
+    assert verdict.status == "wrong"
+    assert untrue not in verdict.message
 
 
 # ---- exercise 3
@@ -174,9 +232,18 @@ def stops_at_the_one_that_was_asked(function, *inputs):
         return function(*inputs)
 
 
+STATES_BY_FUNCTION = edited(
+    n10.hook_checkpoint,
+    ("    random_state = ", "    STATES[function] = "),
+    ("torch.set_rng_state(random_state)", "torch.set_rng_state(STATES[function])"),
+    names={"STATES": {}},
+)
+
+
 @pytest.mark.parametrize(
     "answer, says",
     [
+        (STATES_BY_FUNCTION, "one function in two checkpoints"),
         (LETS_GO_AT_THE_END, "at the peak"),
         (CHANGES_THE_DATA, "the caller's data now requires a gradient"),
         (REQUIRES_MORE_THE_SECOND_TIME, "in the second forward not the same inputs require a gradient as in the first"),
@@ -195,7 +262,7 @@ def test_whoever_hands_out_zeros_is_not_told_of_shapes():
     zeros = hooks(("        return again.pop(number)", "        return torch.zeros_like(again.pop(number))"))
     verdict = n10.check_hook_checkpoint(zeros)
     assert verdict.status == "wrong"
-    assert "a shape is no name" not in verdict.message
+    assert "shape" not in verdict.message
 
 
 # ---- exercise 4

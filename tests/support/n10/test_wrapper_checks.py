@@ -59,6 +59,25 @@ IF_AN_INPUT_REQUIRES_ONE = edited(
     ("torch.is_grad_enabled()", "torch.is_grad_enabled() and any(x.requires_grad for x in inputs)"),
 )
 
+DATA_BESIDE_A_LAYERS_OUTPUT_REQUIRE = edited(
+    n10.my_checkpoint,
+    (
+        "    phony =",
+        "    if any(x.requires_grad for x in inputs):\n        inputs = [MORE(x) for x in inputs]\n    phony =",
+    ),
+    names={"MORE": lambda x: x if x.requires_grad else x.detach().requires_grad_(x.is_floating_point())},
+)
+PARAMETERS_OF_MODULES = edited(
+    n10.my_checkpoint,
+    ("def run(phony, *inputs):", "def run(*given):\n        given = given[: len(inputs)]"),
+    ("return function(*inputs)", "return function(*given)"),
+    (
+        "phony = torch.empty(0, device=inputs[0].device, requires_grad=True)",
+        "more = getattr(function, 'parameters', list)()",
+    ),
+    ("run, phony, *inputs)", "run, *inputs, *more)"),
+)
+
 
 @pytest.mark.parametrize("function, says", [(max, "Versions before:"), (set, "Versions before:")])
 def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(function, says):
@@ -76,6 +95,8 @@ def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(funct
 @pytest.mark.parametrize(
     "answer, says",
     [
+        (DATA_BESIDE_A_LAYERS_OUTPUT_REQUIRE, "its data require a gradient, which is computed for nothing"),
+        (PARAMETERS_OF_MODULES, "Repair 1: no input requires a gradient, and the layer's weights get none"),
         (READ_AT_THE_CALL, "What it was before is what it is when this run begins"),
         (IF_AN_INPUT_REQUIRES_ONE, "data that require no gradient: is_recomputing() says False, False"),
         (SECOND_RUN_ALONE, "two backwards through a kept graph: is_recomputing() says False, True, False"),
@@ -94,6 +115,10 @@ def test_a_wrapper_without_repairs_is_told_which_is_missing(answer, says):
     verdict = n10.check_my_checkpoint(answer)
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def test_whoever_returns_nothing_is_asked_once_for_a_return():
+    assert n10.check_my_checkpoint(lambda function, *inputs: None).message.count("`return`") == 1
 
 
 def test_a_flag_is_told_with_what_was_expected():

@@ -5,9 +5,9 @@
     make test FAST=1     lib, its properties, the tools: no notebook and no room of one, no browser, no real ranks
     make prove           what that leaves out (tests/conftest.py): full sizes, all cases, what is costly
 
-Two cores share everything: three processes for the units, since many a test waits for a rank. Beside them run, one after
-another, the cells of notebooks, browsers and simulated GPUs, which mostly wait. All are through at about the same time.
-So whatever is compared must hold on a busy machine too; what a notebook only measures is shown, not compared.
+Two cores share everything: three processes for the units, since many a test waits for a rank. Beside them run, one
+after another, the cells of notebooks, browsers and simulated GPUs, which mostly wait. All are through at about the same
+time. So whatever is compared must hold on a busy machine too; what a notebook only measures is shown, not compared.
 
 Some tests have to wait for a while and then say that nothing will come: a thread, a rank, a page. On a slow machine in
 such company a while can be too short. So a few that fail are tried once more, alone. What fails then has failed; what

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
@@ -56,14 +57,24 @@ def _right_though_late() -> list[int]:
     return [i for i, value in enumerate(values) if value == (i, 0, 1)]
 
 
+def _numbers(my_guess: object) -> object:
+    """Read a list of numbers as it was meant: also (0, 1), {0, 1}, range(2), "0, 1", and 0 for [0]."""
+    if isinstance(my_guess, str):
+        return [int(digits) for digits in re.findall(r"\d+", my_guess)] or my_guess
+    if isinstance(my_guess, int) and not isinstance(my_guess, bool):
+        return [my_guess]
+    return list(my_guess) if isinstance(my_guess, (list, tuple, set, range)) else my_guess
+
+
 guess_size = Guess(
     "the size from which on two threads gain 1.2 here",
     _gains_from,
     tried=Tried(right=64, wrong=512, known=({8: 0.8, 64: 1.3, 512: 1.9},)),
 )
 guess_streams = exact_number(
-    "the end in ticks",
+    "the end",
     lambda: simulate_streams(2, kernel=3, launch=1).end,
+    "ticks",
     tried=Tried(right=17, wrong=13),
 )
 guess_grad = Guess(
@@ -86,6 +97,6 @@ guess_backward = exact_number(
 guess_late = Guess(
     "the micro-batches that come out right",
     _right_though_late,
-    read=lambda my_guess: list(my_guess) if isinstance(my_guess, (list, tuple, set)) else my_guess,
+    read=_numbers,
     tried=Tried(right=[0], wrong=[0, 1, 2, 3, 4, 5]),
 )

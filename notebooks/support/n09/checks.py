@@ -113,8 +113,10 @@ def watched(*cases: Sequence[str]) -> Callable[[Exercise, Any], Verdict]:
 
 def _recognised(exercise: Exercise, shown: dict[Sequence[str], list[str]]) -> str:
     """Return the sentence of the mistake that shows the same in all cases, "" if there is none."""
+    last_first = [*reversed(shown.items())]
+    last_first.sort(key=lambda seen: len(seen[0]) > 10)  # what takes long comes behind
     for sentence, mistake in exercise.mistakes.items():
-        if all(_known(exercise, mistake, case, SOON) == said for case, said in reversed(shown.items())):
+        if all(_known(exercise, mistake, case, SOON) == said for case, said in last_first):
             return sentence
     return ""
 
@@ -128,7 +130,7 @@ def _known(exercise: Exercise, known: Any, case: Sequence[str], most: float) -> 
 def _told(case: Sequence[str]) -> str:
     """Say on which devices workers are wanted, or what the tasks of a case do."""
     if case[0] in KINDS:
-        return "for " + ", ".join(case)
+        return "for " + (", ".join(case) if len(case) < 10 else f"{len(case)} × {case[0]}")
     errors = (*ERRORS, "RuntimeError")
     return "tasks that do this: " + ", ".join(f"raises {kind}" if kind in errors else kind for kind in case)
 
@@ -138,7 +140,7 @@ check_worker = Exercise(
     reference=serve,
     view=lambda worker: lambda case, most=math.inf: ask_worker(worker, case, min(most, PATIENCE)),
     judge=watched(
-        ("works",),
+        ("works", "works"),
         ("works", "ValueError", "works"),
         ("SystemExit", "works"),
         ("KeyboardInterrupt", "works"),
@@ -159,7 +161,7 @@ check_worker = Exercise(
     ),
     praise="every answer, every error and the end are right in {count} runs",
     mistakes={
-        "The error is swallowed: the scheduler waits for an answer for ever.": worker_that(silent=True),
+        "Nobody is told of the error: the scheduler waits for an answer for ever.": worker_that(silent=True),
         "The error ends the thread: nobody answers, the scheduler waits for ever.": worker_that(caught=()),
         "The error is answered, then the worker stops: the next task waits.": worker_that(
             goes_on=lambda ok: ok
@@ -216,11 +218,6 @@ check_worker = Exercise(
 )
 
 
-def nobody(threads: list[Any]) -> list[Any]:
-    """Join none of the threads."""
-    return []
-
-
 check_spawn_workers = Exercise(
     "spawn_workers",
     reference=spawning(),
@@ -232,10 +229,13 @@ check_spawn_workers = Exercise(
         ("cuda", "cuda:0", "cuda:1"),
         ("cpu:0", "cpu:0"),
         *mixed_devices(count=5),
+        ("cpu",) * 33,  # more threads than a pool starts that isn't told how many
     ),
     praise="threads, queues and the end are right for {count} lists of devices",
     mistakes={
-        "A thread may still be alive when the caller goes on: join each of them.": spawning(join=nobody),
+        "A thread may still be alive when the caller goes on: join each of them.": spawning(
+            join=lambda threads: []
+        ),
         "You wait for one thread only: join each of them.": spawning(join=lambda threads: threads[-1:]),
         "A task may last longer than the limit of a join: wait without one.": spawning(limit=1.0),
         "An error in the body skips what stands after the yield: try … finally.": spawning(always=False),
@@ -259,7 +259,7 @@ check_spawn_workers = Exercise(
         "A number alone is no device: cuda:0 and xpu:0 are two, and neither is partition 0 on a CPU.": spawning(
             lambda j, device: j if device.type == "cpu" else device.index or 0
         ),
-        "Each partition has a device of its own: the first doesn't speak for the others.": spawning_by_the_first,
+        "Each partition has a device of its own: none speaks for the others.": spawning_by_the_first,
         "cpu:0 is a CPU, too: ask for the type of the device.": spawning(
             lambda j, device: j if device == torch.device("cpu") else (device.type, device.index or 0)
         ),
@@ -269,7 +269,7 @@ check_spawn_workers = Exercise(
         # these keep one waiting, so they are tried last
         "A thread works only after its start().": spawning(start=False),
         "Nobody tells the threads to end when all went well: put a None for each.": spawning(
-            none=False, join=nobody
+            none=False, join=lambda threads: []
         ),
         "Every thread serves the last pair of queues: a lambda looks its names up when it runs.": spawning(
             late=True
@@ -277,7 +277,9 @@ check_spawn_workers = Exercise(
         "What you wait for never comes: a thread needs its None to end, and room for every answer.": spawning(
             none=False
         ),
-        "The queues are crossed: workers take tasks from where answers belong.": spawning(crossed=True),
+        "A worker waits for tasks in another queue than the one that you hand out for them.": spawning(
+            crossed=True
+        ),
     },
 )
 
@@ -302,7 +304,7 @@ check_run_clock = Exercise(
         (ERROR, "works"),
         (BLANK, "RuntimeError"),
         ("works", "works", SHARED),
-        ("ValueError", "RuntimeError", SHARED),
+        ("SystemExit", "RuntimeError", SHARED),
         ("late", "late", "late", "late", SHARED),
         ("late", "works", "works"),
         (FALSY, "works", "idle", "works", "works", "works", "idle", TWO_SHARE),
@@ -363,7 +365,7 @@ check_run_plan = Exercise(
     mistakes=famous(
         run_plan,
         {
-            "The names i and j are looked up when the task runs: by then the loop has gone on.": (
+            "All tasks of a clock compute its last pair: a lambda looks i and j up when it runs.": (
                 "partial(compute, values[i], i, j)",
                 "lambda: compute(values[i], i, j)",
             ),

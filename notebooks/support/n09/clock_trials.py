@@ -32,6 +32,10 @@ class Missed(SimpleQueue[Any]):
             Event().wait(0.01)
         return True
 
+    def qsize(self) -> int:
+        """Return how many items are there; the first time as `empty`."""
+        return 0 if self.empty() else super().qsize()
+
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Return the next item, or raise Empty."""
         if not block and not self.looked and self.empty():
@@ -72,7 +76,7 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
         return dict(sorted(batches.items(), key=str)) if isinstance(batches, dict) else batches
 
     def answers_left() -> int:
-        return sum(out_queue.qsize() > 0 for out_queue in out_queues)
+        return sum(SimpleQueue.qsize(out_queue) > 0 for out_queue in out_queues)
 
     left: int | None = None
     with Aside(work) as aside:
@@ -88,7 +92,7 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     home = sum(not in_queue.empty() for in_queue, _ in queues.values())
     over = _whose_error(aside.error, tasks.values()) or over
     met = "one at a time" if any(task.alone for task in tasks.values()) else "together"
-    there = sum(task.ran_in == f"worker {own[j]}" for j, task in tasks.items())
+    there = sum(task.computed for j, task in tasks.items() if task.ran_in == f"worker {own[j]}")
     if left is None:
         left = answers_left()
     said = [f"computed {met}", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
@@ -97,6 +101,10 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
         told = [_how_finalized(task, batch, aside.runs[0].thread) for task, batch in finalized]
         said.append(f"finalized: {', '.join(told) or 'none'}")
     said += [f"workers sent home: {home}"] * (home > 0)
+    batches = aside.runs[0].result
+    if isinstance(batches, dict):
+        copies = sum(j in batches and batches[j] is not task.batch for j, task in tasks.items())
+        said += [f"returned copies of batches: {copies}"] * (copies > 0)
     return Sight(said, aside)
 
 

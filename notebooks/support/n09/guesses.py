@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
@@ -56,10 +57,13 @@ def _right_though_late() -> list[int]:
     return [i for i, value in enumerate(values) if value == (i, 0, 1)]
 
 
-def _as_list(my_guess: object) -> object:
-    if isinstance(my_guess, (list, tuple, set)):
-        return list(my_guess)
-    return [my_guess] if type(my_guess) is int else my_guess
+def _numbers(my_guess: object) -> object:
+    """Read a list of numbers as it was meant: also (0, 1), {0, 1}, range(2), "0, 1", and 0 for [0]."""
+    if isinstance(my_guess, str):
+        return [int(digits) for digits in re.findall(r"\d+", my_guess)] or my_guess
+    if isinstance(my_guess, int) and not isinstance(my_guess, bool):
+        return [my_guess]
+    return list(my_guess) if isinstance(my_guess, (list, tuple, set, range)) else my_guess
 
 
 guess_size = Guess(
@@ -93,6 +97,6 @@ guess_backward = exact_number(
 guess_late = Guess(
     "the micro-batches that come out right",
     _right_though_late,
-    read=_as_list,
+    read=_numbers,
     tried=Tried(right=[0], wrong=[0, 1, 2, 3, 4, 5]),
 )

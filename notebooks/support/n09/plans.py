@@ -20,11 +20,17 @@ from support.kit.raised import in_case
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
 
-PLANS = ((4, 2, "cpu"), (2, 3, "cpu"), (4, 3, "cpu"), (1, 1, "cpu"), (3, 2, "cuda:0"), (4, 2, "cpu"))
-"""Micro-batches, partitions, and on which device they all are; the last is the first once more."""
+PLANS = (
+    (4, 2, "cpu", True),
+    (2, 3, "cpu", False),
+    (4, 3, "cpu", True),
+    (1, 1, "cpu", True),
+    (3, 2, "cuda:0", True),
+    (4, 2, "cpu", True),
+)
+"""Micro-batches, partitions, on which device they all are, gradients on or off; the last is the first once more."""
 PARTITIONS = 5
 """For how many of them devices are asked that break `backwards`."""
-Route: TypeAlias = tuple[Any, ...]
 ClockRunner: TypeAlias = Callable[..., dict[int, Any]]
 
 
@@ -63,49 +69,60 @@ def _workers(device: str, n: int, noted: list[int]) -> Iterator[tuple[list[Any],
 class _Partitions:
     """Note through which partitions a micro-batch goes, in which thread, and whether the tasks of a clock meet."""
 
-    def __init__(self, m: int, n: int, patience: float, *, together: bool) -> None:
-        self.here = current_thread()
+    def __init__(self, m: int, n: int, patience: float, *, together: bool, grad: bool) -> None:
+        self.grad = grad
+        self.other_modes = False
         self.in_the_scheduler = False
         self.alone = False
         self.ran: list[tuple[int, int]] = []
         clocks = clock_cycles(m, n)
         self.meetings = [Barrier(len(clock), timeout=patience / 2) for clock in clocks] if together else []
 
-    def compute(self, x: Route, i: int, j: int) -> Route:
+    def compute(self, x: torch.Tensor, i: int, j: int) -> torch.Tensor:
         """Return the way of a micro-batch, one partition longer."""
         if current_thread().name == "scheduler":
             self.in_the_scheduler = True
-            return (*x, j)
+            return _longer(x, j)
         self.ran.append((i, j))
+        self.other_modes |= torch.is_grad_enabled() != self.grad
         try:
             if self.meetings and not self.alone:
                 self.meetings[i + j].wait()
         except BrokenBarrierError:
             self.alone = True
-        return (*x, j)
+        return _longer(x, j)
+
+
+def _micro_batches(m: int) -> list[torch.Tensor]:
+    """Return m micro-batches as a layer gives them: tensors that autograd knows. Each holds its number."""
+    return [torch.tensor([float(i)], requires_grad=True) * 1 for i in range(m)]
+
+
+def _longer(x: torch.Tensor, j: int) -> torch.Tensor:
+    return torch.cat([x, torch.tensor([float(j)])])
 
 
 def fault_of_plan(run_plan: Callable[..., Any], patience: float) -> str:
     """Say what is wrong with the runs of some plans, "" if nothing."""
-    for number, (m, n, device) in enumerate(PLANS):
+    for number, (m, n, device, grad) in enumerate(PLANS):
         case = f"{m} micro-batches, {n} partitions, each on {device}"
-        case += ", once more" * ((m, n, device) in PLANS[:number])
+        case += ", under no_grad" * (not grad) + ", once more" * ((m, n, device, grad) in PLANS[:number])
         with in_case(case):
-            fault = _fault_in(run_plan, m, n, device, patience)
+            fault = _fault_in(run_plan, m, n, device, grad, patience)
         if fault:
             return Fault(f"{case}: {fault}", fault)
     return _fault_behind_an_error(run_plan, patience)
 
 
-def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, patience: float) -> str:
-    batches: list[Route] = [(f"x{i}",) for i in range(m)]
+def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, grad: bool, patience: float) -> str:
+    batches = _micro_batches(m)
     given = list(batches)
     noted: list[int] = []
-    partitions = _Partitions(m, n, patience, together=device == "cpu")
+    partitions = _Partitions(m, n, patience, together=device == "cpu", grad=grad)
 
     def work() -> object:
         current_thread().name = "scheduler"
-        with _workers(device, n, noted) as queues:
+        with _workers(device, n, noted) as queues, torch.set_grad_enabled(grad):
             return run_plan(partitions.compute, given, n, *queues)
 
     with Aside(work) as aside:
@@ -123,15 +140,21 @@ def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, patienc
         return pairs
     if partitions.alone:
         return "the tasks of a clock did not meet."
-    if given != batches:
+    if [*map(id, given)] != [*map(id, batches)]:
         return "the list of inputs was changed."
     if len(noted) != m * n:
         return f"{len(noted)} tasks went through the in_queues that were handed in, not {m * n}."
-    wanted = [(*x, *range(n)) for x in batches]
-    if not isinstance(result, (list, tuple)) or list(result) != wanted:
+    wanted = [" → ".join([f"x{i}", *map(str, range(n))]) for i in range(m)]
+    if not isinstance(result, (list, tuple)) or [*map(_told, result)] != wanted:
         return _way_of(result, wanted)
     if not isinstance(result, list):
         return f"the outputs come in a {type(result).__name__}."
+    if partitions.other_modes:
+        there, here = ("off", "on") if grad else ("on", "off")
+        return f"compute ran with gradients {there}; where run_plan was called they are {here}."
+    cut_off = [i for i, output in enumerate(result) if not output.requires_grad]
+    if grad and cut_off:
+        return f"backward finds no way from output {cut_off[0]} to its input."
     return _order_of(noted, m, n) if device == "cpu" else ""
 
 
@@ -151,17 +174,17 @@ def _fault_behind_an_error(run_plan: Callable[..., Any], patience: float) -> str
     """Let partition 0 fail in a clock of two tasks; say what is wrong with what comes out, or is left."""
     raised = ValueError("in partition 0")
 
-    def compute(x: Route, i: int, j: int) -> Route:
+    def compute(x: torch.Tensor, i: int, j: int) -> torch.Tensor:
         if (i, j) == (1, 0):
             raise raised
-        return (*x, j)
+        return _longer(x, j)
 
     left: list[SimpleQueue[Any]] = []
 
     def work() -> object:
         with _workers("cpu", 2, []) as queues:
             left.extend(queues[1])
-            return run_plan(compute, [("x0",), ("x1",)], 2, *queues)
+            return run_plan(compute, _micro_batches(2), 2, *queues)
 
     case = "2 micro-batches, 2 partitions, F1 of partition 0 raises"
     with Aside(work) as aside:
@@ -185,15 +208,21 @@ def _order_of(noted: list[int], m: int, n: int) -> str:
     return ""
 
 
-def _way_of(result: object, wanted: list[Route]) -> str:
-    if not isinstance(result, (list, tuple)) or len(result) != len(wanted):
-        return f"a list of {len(wanted)} outputs is expected, not {result!r}."
-    i = next(i for i, way in enumerate(wanted) if result[i] != way)
-    return f"output {i} is {_told(result[i])}; expected {_told(wanted[i])}."
+def _way_of(result: object, wanted: list[str]) -> str:
+    if not isinstance(result, (list, tuple)):
+        return f"a list of {len(wanted)} outputs is expected, not {_told(result)}."
+    if len(result) != len(wanted):
+        return f"a list of {len(wanted)} outputs is expected, not [{', '.join(map(_told, result))}]."
+    i = next(i for i, way in enumerate(wanted) if _told(result[i]) != way)
+    return f"output {i} is {_told(result[i])}; expected {wanted[i]}."
 
 
-def _told(way: Any) -> str:
-    return " → ".join(map(str, way)) if isinstance(way, tuple) else repr(way)
+def _told(output: object) -> str:
+    """Say through which partitions an output has gone."""
+    if not isinstance(output, torch.Tensor) or output.ndim != 1 or not len(output):
+        return repr(output)
+    number, *way = map(int, output.tolist())
+    return " → ".join([f"x{number}", *map(str, way)])
 
 
 def backwards(tasks, in_queues, out_queues):  # type: ignore[no-untyped-def]  # word for word as the notebook has it

@@ -158,11 +158,14 @@ def describe_answer(answer: object, task: ProbeTask) -> str:
         return "the last answer, (False, None), although tasks are left"
     try:
         ok, payload = cast(tuple[bool, Any], answer)
+        if not isinstance(ok, bool):
+            return f"an answer of another form: {form_of(answer)}"
         if ok:
             whose, batch = payload
             if whose is task and batch is task.batch:
                 return f"True, {task.label} and its batch{_beyond(task)}"
-            return f"True, {_of(whose)} and {_of(batch)}{_beyond(whose)}"
+            copied = isinstance(whose, ProbeTask) and whose is not task and whose.label == task.label
+            return f"True, {'a copy of ' * copied}{_of(whose)} and {_of(batch)}{_beyond(whose)}"
         kind, error, trace = payload
         if not isinstance(trace, TracebackType | None):
             return f"an answer of another form: {form_of(answer)}"
@@ -329,7 +332,8 @@ class _Spawning:
                 return
             with context as queues:
                 self.entered.set()
-                if isinstance(queues, Sequence) and len(queues) == 2:
+                is_a_pair = isinstance(queues, Sequence) and len(queues) == 2
+                if is_a_pair and all(isinstance(side, Sequence) for side in queues):
                     self._use(*queues)
                 else:
                     self.said.append(f"handed out something else than two lists of queues: {form_of(queues)}")
@@ -350,7 +354,8 @@ class _Spawning:
         many = [(len(queues), len({id(queue) for queue in queues})) for queues in (in_queues, out_queues)]
         self.said.append("{} in_queues, {} different; {} out_queues, {} different".format(*many[0], *many[1]))
         self.said.append(f"threads started: {len(self.aside.started)}")
-        if many != [(len(self.keys), len(set(self.keys)))] * 2:
+        workers = len(set(self.keys))
+        if many != [(len(self.keys), workers)] * 2 or len(self.aside.started) != workers:
             return
         for probe, in_queue in zip(self.probes, in_queues, strict=False):
             in_queue.put(probe)

@@ -70,13 +70,17 @@ def endless():
 @pytest.mark.parametrize(
     "check, wrong, says",
     [
-        (n09.check_worker, "The error is swallowed", "Expected: False, its ValueError; seen: no answer to task 1"),
+        (n09.check_worker, "Nobody is told", "Expected: False, its ValueError; seen: no answer to task 1"),
         (n09.check_worker, "The error is answered", "seen: the last answer, (False, None), although tasks are left"),
         (n09.check_worker, "SystemExit is no", "raises SystemExit, works. Expected: False, its SystemExit; seen: no"),
         (n09.check_worker, "None is no task", "seen: still running after None"),
         (n09.check_worker, "finalize belongs", "(finalized in the worker)"),
         (n09.check_worker, "Say goodbye", "seen: no last answer (False, None)"),
-        (n09.check_worker, lambda *queues: queues[0].get(), "do this: works. Expected: True, task 0 and its batch"),
+        (
+            n09.check_worker,
+            lambda *queues: queues[0].get(),
+            "do this: works, works. Expected: True, task 0 and its batch",
+        ),
         (n09.check_worker, lambda *queues: queues[1].put(7), "seen: an answer of another form: int"),
         (n09.check_worker, copies, "seen: False, another ValueError"),
         (n09.check_worker, "One goodbye", "seen: last answer (False, None), and 1 more behind it"),

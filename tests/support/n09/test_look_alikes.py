@@ -1,5 +1,6 @@
 """Wrong answers of notebook 09 that look like a famous one from outside: none is told that one's sentence."""
 
+import copy
 import sys
 import traceback
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from threading import Thread
 
 import pytest
 
+from support.built import Task, clock_cycles, run_clock
 from support.built import worker as serve
 from support.n09 import checks as n09
 from support.n09.answers import worker_that
@@ -79,6 +81,79 @@ def clock_that_sends_the_workers_home(tasks, in_queues, out_queues):
     return {j: payload[1] for j, (_, payload) in answers.items()}
 
 
+def worker_that_breaks(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        try:
+            out_queue.put((True, (task, task.compute())))
+        except BaseException:
+            break
+    out_queue.put((False, None))
+
+
+def worker_that_copies_tasks(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        task = copy.copy(task)
+        out_queue.put((True, (task, task.compute())))
+    out_queue.put((False, None))
+
+
+def worker_that_puts_errors_back(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        try:
+            out_queue.put((True, (task, task.compute())))
+        except BaseException:
+            in_queue.put((False, sys.exc_info()))
+    out_queue.put((False, None))
+
+
+def worker_with_flags_of_its_own(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        out_queue.put(("done", (task, task.compute())))
+    out_queue.put((False, None))
+
+
+@contextmanager
+def spawn_that_looks_at_all(devices):
+    shared = any(device.type != "cpu" for device in devices)
+    keys = [(d.type, d.index or 0) if shared else j for j, d in enumerate(devices)]
+    made = {key: (SimpleQueue(), SimpleQueue()) for key in keys}
+    threads = [Thread(target=serve, args=pair, daemon=True) for pair in made.values()]
+    for thread in threads:
+        thread.start()
+    try:
+        yield [made[key][0] for key in keys], [made[key][1] for key in keys]
+    finally:
+        for in_queue, _ in made.values():
+            in_queue.put(None)
+        for thread in threads:
+            thread.join()
+
+
+@contextmanager
+def spawn_with_queues_that_nobody_knows(devices):
+    known = [(SimpleQueue(), SimpleQueue()) for _ in devices]
+    others = [(SimpleQueue(), SimpleQueue()) for _ in devices]
+    threads = [Thread(target=serve, args=pair, daemon=True) for pair in others]
+    for thread in threads:
+        thread.start()
+    yield [pair[0] for pair in known], [pair[1] for pair in known]
+    for pair in known:
+        pair[0].put(None)
+    for thread in threads:
+        thread.join()
+
+
+def plan_of_last_pairs(compute, batches, n, in_queues, out_queues):
+    values = list(batches)
+    for clock in clock_cycles(len(batches), n):
+        for i, j in clock:
+            task = Task(None, compute=partial(compute, values[i], i, j))
+        done = run_clock({j: task for _, j in clock}, in_queues, out_queues)
+        for i, j in clock:
+            values[i] = done[j]
+    return values
+
+
 def one_for_all():
     queue = SimpleQueue()
     return lambda: queue
@@ -99,6 +174,34 @@ def one_for_all():
             "seen: last answer [False, None].",
         ),
         (n09.check_worker, worker_that_leaves_an_empty_queue, "gone after its first answer: only None ends it."),
+        (n09.check_worker, worker_that_breaks, "seen: the last answer, (False, None), although tasks are left."),
+        (n09.check_worker, worker_that_copies_tasks, "seen: True, a copy of task 0 and batch of task 0."),
+        (
+            n09.check_worker,
+            worker_that_puts_errors_back,
+            "Nobody is told of the error: the scheduler waits for an answer for ever.",
+        ),
+        (n09.check_worker, worker_with_flags_of_its_own, "form: (str, (ProbeTask, str))."),
+        (
+            n09.check_spawn_workers,
+            spawn_that_looks_at_all,
+            "Each partition has a device of its own: none speaks for the others.",
+        ),
+        (
+            n09.check_spawn_workers,
+            spawn_with_queues_that_nobody_knows,
+            "A worker waits for tasks in another queue than the one that you hand out for them.",
+        ),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_that_hands_out, make=lambda *queues: tuple(dict(enumerate(q)) for q in queues)),
+            "two lists of queues: (dict, dict).",
+        ),
+        (
+            n09.check_run_plan,
+            plan_of_last_pairs,
+            "All tasks of a clock compute its last pair: a lambda looks i and j up when it runs.",
+        ),
         (n09.check_worker, worker_that(told=in_words), "form: (False, (type, ValueError, str))."),
         (
             n09.check_spawn_workers,
@@ -134,3 +237,10 @@ def test_a_wrong_answer_is_told_only_what_is_true_of_it(check, answer, says, mon
 def test_two_threads_gain_from_a_size_on_if_they_gain_at_each_larger_one():
     assert "= 256." in n09.guess_size(64, {8: 1.3, 64: 0.9, 256: 1.4, 512: 1.9}).message
     assert "none of these" in n09.guess_size(64, {64: 1.3, 512: 0.9}).message
+
+
+@pytest.mark.parametrize(
+    "guess, given", [(n09.guess_streams, "17 ticks"), *((n09.guess_late, given) for given in (0, "[0]", range(1)))]
+)
+def test_a_right_guess_in_other_words_is_right(guess, given):
+    assert "that is it" in guess(given).message

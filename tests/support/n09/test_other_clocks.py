@@ -1,5 +1,6 @@
 """Schedulers of a clock that readers wrote who had not seen ours: shared queues, errors that count as false."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import Empty, Queue
@@ -132,6 +133,15 @@ def clock_that_finalizes_elsewhere(tasks, *queues):
         return pool.submit(putting(take), tasks, *queues).result()
 
 
+def clock_that_counts(tasks, in_queues, out_queues):
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    for out_queue in out_queues:
+        while out_queue.qsize() < sum(out_queues[j] is out_queue for j in tasks):
+            time.sleep(0.001)
+    return ended(tasks, {j: out_queues[j].get_nowait() for j in tasks})
+
+
 def batched(items, many):
     items = list(items)
     return [items[start : start + many] for start in range(0, len(items), many)]
@@ -148,7 +158,7 @@ def batched(items, many):
         (
             n09.check_run_clock,
             clock_that_goes_backwards_and_asks_whose,
-            "share a queue. Expected: raised the ValueError of task 0; seen: raised the RuntimeError of task 1",
+            "share a queue. Expected: raised the SystemExit of task 0; seen: raised the RuntimeError of task 1",
         ),
         (n09.check_run_clock, clock_that_drains_with_a_limit, "ValueError, late. Expected: answers left: 0; seen: "),
         (n09.check_run_clock, clock_that_finalizes_elsewhere, "seen: finalized: task 0 in another thread, task 1 in"),
@@ -168,7 +178,9 @@ def test_a_wrong_answer_is_refused_with_a_true_sentence(check, answer, says, mon
     assert says in verdict.message
 
 
-@pytest.mark.parametrize("answer", [clock_that_looks_into_each_queue, clock_that_puts_and_takes_backwards])
+@pytest.mark.parametrize(
+    "answer", [clock_that_looks_into_each_queue, clock_that_puts_and_takes_backwards, clock_that_counts]
+)
 def test_a_right_answer_passes(answer, monkeypatch):
     monkeypatch.setattr(n09, "PATIENCE", 10.0)
     verdict = n09.check_run_clock(answer)

@@ -145,6 +145,10 @@ def plan_by_hand(compute, batches, n, in_queues, out_queues):
     return outputs
 
 
+def plan_of_clones(compute, batches, n, in_queues, out_queues):
+    return plan_by_defaults(compute, [x.clone() for x in batches], n, in_queues, out_queues)
+
+
 @pytest.mark.parametrize(
     "check, answer",
     [
@@ -157,6 +161,7 @@ def plan_by_hand(compute, batches, n, in_queues, out_queues):
         (n09.check_run_clock, clock_by_task),
         (n09.check_run_plan, plan_by_defaults),
         (n09.check_run_plan, plan_by_hand),
+        (n09.check_run_plan, plan_of_clones),
         (n09.check_devices, ["cpu", *["cuda:0"] * 4]),
         (n09.check_devices, ["cuda:1", "cpu", "cuda:1", "meta", "meta"]),
         (n09.check_devices, ("mps", "mps", "cpu", "cuda", "cuda:0")),

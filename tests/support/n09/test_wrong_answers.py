@@ -374,7 +374,11 @@ def plan_that_remembers(compute, batches, n, *queues, known={}):  # noqa: B006  
     "check, answer, says",
     [
         (n09.check_worker, worker_that_takes_all_that_wait, "(another was taken before its answer)"),
-        (n09.check_worker, worker_whose_queue_has_no_task_done, "None) (the worker raised AttributeError: "),
+        (
+            n09.check_worker,
+            worker_whose_queue_has_no_task_done,
+            "no answer to task 1 (the worker raised AttributeError: ",
+        ),
         (n09.check_worker, worker_that_computes_nothing, "seen: True, task 0 and its batch (never computed)."),
         (n09.check_worker, worker_that_knows_an_error_by_its_form, "its type doesn't say whether the task has failed"),
         (n09.check_worker, worker_with_a_thread_at_a_time, "(computed in another thread)"),

@@ -1,0 +1,100 @@
+"""Runs of a plan, schedulers and spawns that passed though they break a clause of their contract."""
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from queue import SimpleQueue
+
+import pytest
+import torch
+
+from support.built import worker as serve
+from support.n09 import checks as n09
+from support.n09.answers import putting, run_plan, take
+from tests.support.n09.test_other_clocks import ended
+from tests.support.n09.test_right_answers import keys_of
+from tests.support.n09.test_wrong_answers import answers_of
+
+
+def plan_from_another_thread(compute, batches, *rest):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run_plan, compute, batches, *rest).result()
+
+
+@torch.no_grad()
+def plan_without_gradients(compute, batches, *rest):
+    return run_plan(compute, batches, *rest)
+
+
+def plan_of_other_batches(compute, batches, *rest, other):
+    return run_plan(compute, other(batches), *rest)
+
+
+def clock_that_puts_twice(tasks, in_queues, out_queues):
+    answers = answers_of(tasks, in_queues, out_queues)
+    answers_of(tasks, in_queues, out_queues)
+    return ended(tasks, answers)
+
+
+def clock_that_raises_exceptions_first(tasks, *queues):
+    answers = answers_of(tasks, *queues)
+    for ok, payload in answers.values():
+        if not ok and isinstance(payload[1], Exception):
+            raise payload[1]
+    return ended(tasks, answers)
+
+
+def clock_that_copies(tasks, *queues):
+    return copy.deepcopy(putting(take)(tasks, *queues))
+
+
+@contextmanager
+def spawn_by_a_pool_of_the_usual_size(devices):
+    keys = keys_of(devices)
+    made = {key: (SimpleQueue(), SimpleQueue()) for key in keys}
+    with ThreadPoolExecutor() as pool:
+        for pair in made.values():
+            pool.submit(serve, *pair)
+        try:
+            yield [made[key][0] for key in keys], [made[key][1] for key in keys]
+        finally:
+            for in_queue, _ in made.values():
+                in_queue.put(None)
+
+
+@pytest.mark.parametrize(
+    "check, answer, says",
+    [
+        (
+            n09.check_run_plan,
+            plan_from_another_thread,
+            "no_grad: compute ran with gradients on; where run_plan was called they are off.",
+        ),
+        (n09.check_run_plan, plan_without_gradients, "cpu: compute ran with gradients off; where run_plan was called"),
+        (n09.check_run_plan, partial(plan_of_other_batches, other=copy.deepcopy), "support the deepcopy protocol"),
+        (
+            n09.check_run_plan,
+            partial(plan_of_other_batches, other=lambda batches: [x.detach() for x in batches]),
+            "cpu: backward finds no way from output 0 to its input.",
+        ),
+        (n09.check_run_clock, clock_that_puts_twice, "computed by their own worker: 3; seen: tasks computed by their"),
+        (
+            n09.check_run_clock,
+            clock_that_raises_exceptions_first,
+            "SystemExit of task 0; seen: raised the RuntimeError",
+        ),
+        (n09.check_run_clock, clock_that_copies, "seen: returned copies of batches: 1"),
+        pytest.param(
+            n09.check_spawn_workers,
+            spawn_by_a_pool_of_the_usual_size,
+            "for 33 × cpu. Expected: threads started: 33; seen: threads started: ",
+            marks=pytest.mark.costly,
+        ),
+    ],
+)
+def test_an_answer_that_breaks_one_clause_is_refused(check, answer, says, monkeypatch):
+    monkeypatch.setattr(n09, "PATIENCE", 0.6)
+    verdict = check(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message

@@ -47,7 +47,7 @@ def there_and_back(gpu, way, m=4, kernel=0.005, link=0.02):
     weights = [torch.full((1000,), 0.5, device=device, requires_grad=True) for device in gpu.devices]
     copy_streams = [[new_stream(device) for _ in range(m)] for device in gpu.devices]
     batches = [torch.full((1000,), 1.0 + i, device=first) for i in range(m)]
-    torch.accelerator.empty_cache()  # or an early read finds the right numbers, those of the run before
+    torch.accelerator.empty_cache()  # or an early read may find the numbers of the run before
     with gpu.slow(kernel, link):  # seconds of each kernel, and of each copy
         start = time.perf_counter()
         for i in range(m):

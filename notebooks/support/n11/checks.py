@@ -138,7 +138,7 @@ check_fork_join = Exercise(
 
 WITH = "with source, target:\n        y"
 COPIES = {
-    "`.to` works in the streams that are current, and these are the compute streams.": (
+    "A copy works in the streams that are current, and here these are the compute streams.": (
         WITH,
         "if True:\n        y",
     ),
@@ -187,7 +187,7 @@ COPIES = {
         "moved(gradient, next_stream, prev_stream)",
         "moved(gradient, prev_stream, next_stream)",
     ),
-    "What stands in the class belongs to all copies, so backward finds the streams of the last one: use ctx.": (
+    "What stands outside of ctx belongs to all copies, so backward finds the streams of the last one.": (
         "ctx.streams = prev_stream, next_stream\n        return moved",
         "MyCopy.streams = prev_stream, next_stream\n        return moved",
         "prev_stream, next_stream = ctx.streams\n        return None, None, moved",
@@ -213,11 +213,11 @@ COPIES = {
         "        next_stream.wait_stream(prev_stream)\n",
         "        prev_stream.wait_stream(next_stream)\n",
     ),
-    "synchronize() stops the host, and then nothing else is launched.": (
+    "While the host stands still it launches nothing.": (
         "next_stream.wait_stream(prev_stream)",
         "prev_stream.synchronize()",
     ),
-    "A copy of the gradient needs only the streams.": (
+    "Backward needs only the streams.": (
         "        return moved(x, prev_stream",
         "        ctx.save_for_backward(x)\n        return moved(x, prev_stream",
     ),
@@ -225,7 +225,7 @@ COPIES = {
         "        prev_stream.wait_stream(next_stream)\n",
         "        prev_stream.wait_stream(next_stream)\n        next_stream.wait_stream(prev_stream)\n",
     ),
-    "A clone is a kernel of its own, and more memory.": ("return x.detach()", "return x.clone()"),
+    "Another kernel takes time, and its result takes memory.": ("return x.detach()", "return x.clone()"),
 }
 
 
@@ -381,11 +381,11 @@ FENCES = {
     ),
     "Micro-batch 1 has one before it, 0: every pair with i > 0 is tied.": ("i > 0", "i > 1"),
     "Micro-batch 0 has nobody before it; batches[-1] is the last: tie only with i > 0.": ("i > 0", "True"),
-    "No copy is made: with j > 0 the batch must come from the partition before.": ("j > 0", "False"),
+    "With j > 0 batches[i] must become what `copy` gives; here it stays as it was.": ("j > 0", "False"),
     "Partition 0 has nobody to copy from: copy only with j > 0.": ("j > 0", "True"),
     "copy takes the partition that the batch goes to: j, not j - 1.": ("], j)", "], j - 1)"),
     "What is copied is micro-batch i, not the one before it.": ("copy(batches[i]", "copy(batches[i - 1]"),
-    "A pair may need both, the tie and the copy; elif leaves out the second.": (
+    "A pair may need both, the tie and the copy; here what is tied is not copied.": (
         "        if j > 0:",
         "        elif j > 0:",
     ),

@@ -69,14 +69,17 @@ class _Trip:
 
 @contextmanager
 def _pretended(kind: type[PretendGPU]) -> Iterator[PretendGPU]:
-    """Put two pretended devices in the place of CUDA, torch.accelerator.synchronize included."""
+    """Put two pretended devices in the place of CUDA, and of torch.accelerator where answers may ask that."""
 
     def synchronize(device: Any = None) -> None:
         gpu.synchronize(None if device is None else torch.device(device).index)
 
+    def current(device: Any = None) -> Any:
+        return gpu.current_stream(None if device is None else torch.device(device).index)
+
     with (
         in_place_of_cuda(kind(count=2)) as gpu,
-        mock.patch.object(torch.accelerator, "synchronize", synchronize),
+        mock.patch.multiple(torch.accelerator, synchronize=synchronize, current_stream=current),
     ):
         yield gpu
 
@@ -96,7 +99,8 @@ def fault_of_copy_wait(answer: Passages) -> str:
     if fault:
         return fault
     with _pretended(PretendGPU) as gpu:
-        fault = _fault_of_copy_back(answer[0], _Trip(gpu))
+        trip = _Trip(gpu)
+        fault = _fault_of_copy_back(answer[0], trip) or _fault_of_wait_back(answer[1], trip)
     return fault or _fault_of_memory(answer)
 
 
@@ -132,7 +136,7 @@ def _fault_of_copy_back(copy: Any, trip: _Trip) -> str:
     """Look at backward of a copy, without a wait."""
     x = _columns() * 2
     y = copy.apply(*trip.copies, x)
-    gradient = torch.full((2, SIZE), 1 / 3, dtype=torch.float64, device="cuda:1").t()
+    gradient = _columns(1).detach()
     began = len(trip.operations)
     ended: list[int] = []
     x.register_hook(lambda _: ended.append(len(trip.operations)))  # when the copy's gradient has arrived
@@ -232,24 +236,45 @@ def _fault_of_wait(answer: Passages, trip: _Trip) -> str:
     return _fault_of_waits(new, "MyWait.forward", there.name, last.name)
 
 
+def _fault_of_wait_back(wait: Any, trip: _Trip) -> str:
+    """Look at backward of a wait, without a copy."""
+    there = trip.copies[1]
+    last = trip.compute[1]
+    x = _columns(1) * 2
+    z = wait.apply(there, last, x)
+    gradient = _columns(1).detach()
+    began = len(trip.operations)
+    ended: list[int] = []
+    x.register_hook(lambda _: ended.append(len(trip.operations)))
+    z.backward(gradient)
+    new = trip.operations[began : ended[0]]
+    launched = next((op.label for op in new if op.kind == "launch"), "")
+    if launched:
+        return f"In MyWait.backward {launched!r} is launched: Wait hands the gradient on, in the same memory."
+    return _fault_of_waits(new, "MyWait.backward", last.name, there.name)
+
+
 def _fault_of_waits(new: Sequence[Operation], name: str, before: str, after: str) -> str:
-    """Say whether `after` waits for `before`, and nobody else does."""
-    waiting = [op.lane for op in new if op.kind == "wait"]
-    if not waiting:
+    """Say whether `after` waits for `before`, for nobody else, and nobody else waits."""
+    pairs = [(lane, awaited) for lane, awaited in _waits(new) if lane != awaited]
+    if not pairs:
         return f"In {name} nobody waits: {after!r} may go on while {before!r} is still at work."
-    others = [lane for lane in waiting if lane != after]
-    if others and after in waiting:
+    others = [pair for pair in pairs if pair[0] != after]
+    if others and len(others) < len(pairs):
         return (
-            f"In {name} {others[0]!r} waits, too: it needs nothing of {after!r}, and stands still meanwhile."
+            f"In {name} {others[0][0]!r} waits, too: it needs nothing of anybody, and stands still meanwhile."
         )
     if others:
-        return f"In {name} {others[0]!r} waits for {after!r}; it should be the other way round."
+        return f"In {name} {others[0][0]!r} waits for {others[0][1]!r}; it is {after!r} that has to wait."
+    needless = [awaited for _, awaited in pairs if awaited not in ("", before)]
+    if needless:
+        return f"In {name} {after!r} waits for {needless[0]!r}: it needs what is in {before!r}, and nothing else."
     return ""
 
 
-def _columns() -> Any:
+def _columns(device: int = 0) -> Any:
     """Return a tensor that is no row of floats: who flattens it, makes it contiguous or rounds it changes it."""
-    return torch.full((2, SIZE), 1 / 3, dtype=torch.float64, device="cuda:0").t().requires_grad_()
+    return torch.full((2, SIZE), 1 / 3, dtype=torch.float64, device=f"cuda:{device}").t().requires_grad_()
 
 
 def _told_change(x: Any, y: Any) -> str:
@@ -314,15 +339,17 @@ def _go_on(trip: _Trip) -> None:
 
 
 def _fault_of_keeping(trip: _Trip) -> str:
-    """Say what is still in memory where backward begins: what was copied, or what arrived. Nobody needs it there."""
-    forward = trip.operations[: trip.backward_from]
-    copy = next(op for op in forward if op.kind == "launch" and op.label.startswith("copy of"))
-    dropped = {op.label for op in forward if op.kind == "free"}
-    for what, regions in (("what was copied", copy.reads), ("what arrived", copy.writes)):
-        if not dropped.issuperset(region.block for region in regions):
-            return (
-                f"From forward to backward {what} is kept, and takes memory; neither of both needs it there."
-            )
+    """Say what is still in memory behind forward, or behind backward: what was copied, or what arrived."""
+    at = trip.backward_from
+    for when, new in (
+        ("From forward to backward", trip.operations[:at]),
+        ("When backward is through", trip.operations[at:]),
+    ):
+        copy = next(op for op in new if op.kind == "launch" and op.label.startswith("copy of"))
+        dropped = {op.label for op in new if op.kind == "free"}
+        for what, regions in (("what was copied", copy.reads), ("what arrived", copy.writes)):
+            if not dropped.issuperset(region.block for region in regions):
+                return f"{when} {what} is kept, and takes memory; neither of both needs it there."
     return ""
 
 
@@ -339,7 +366,7 @@ def _fault_of_waits_back(new: Sequence[Operation]) -> str:
         "In backward 'compute of cuda:1' waits, which needs nothing of anybody, and stands still meanwhile."
     )
     if missing:
-        said = f"In backward {missing[0]!r} waits for nobody, and uses what is perhaps not there yet."
+        said = f"In backward {missing[0]!r} doesn't wait for what it uses, and that is perhaps not there yet."
     return Fault(said, f"{said} {_waits(new)}")
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from support.kit.raised import in_case
 from support.kit.values import kind_of
 from support.n11 import runs
+from support.n11.memory import NewMemory
 from support.n11.runs import far_ahead, step
 from support.n11.trials import MEANINGS, elsewhere
 
@@ -28,10 +29,8 @@ def fault_of_fork_join(answer: tuple[runs.AutogradFunction, runs.AutogradFunctio
         if fault:
             return fault
     if fork.apply(_strided(1.0))[1].untyped_storage().nbytes():
-        return (
-            "The phony has no elements and keeps memory alive, of x or of a copy: torch.empty(0) keeps none."
-        )
-    return _fault_of_join(fork, join) or _fault_of_what_is_kept(fork, join)
+        return "The phony has no elements and keeps memory alive: torch.empty(0) keeps none."
+    return _fault_of_join(fork, join) or _fault_of_what_is_kept(fork, join) or _fault_of_copies(fork, join)
 
 
 def _strided(value: float) -> Tensor:
@@ -110,6 +109,8 @@ def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> 
     ):
         if grad is None or not grad.any():
             given = "Return grad_x; the phony's is not needed." if name == "a" else "Return grad_x, None."
+            if not seen and grad is None:
+                return f"{function}.backward is not called: chain {name} gets no gradient."
             what = "None" if "None" in seen else "zeros"
             return f"{function}.backward returns {what}: chain {name} gets no gradient. {given}"
         if not torch.allclose(grad, want, rtol=1e-5):
@@ -125,6 +126,23 @@ def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> 
             f"Backward ran {' '.join(ran)}, so nothing holds a back. Join must take the phony as an input of apply "
             "and return a tensor that a Join node made."
         )
+    return ""
+
+
+def _fault_of_copies(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
+    """Say what copies a tensor or its gradient, also where the copy is thrown away or kept."""
+    for case, x in _inputs():
+        gradient = torch.full_like(x, 0.5).detach()
+        phony = fork.apply(_strided(1.0))[1]
+        for name, function, more in (("MyFork", fork, ()), ("MyJoin", join, (phony,))):
+            with in_case(f"in {name}{case}", MEANINGS), NewMemory(x.numel()) as new:
+                given = function.apply(x, *more)
+                y = given if name == "MyJoin" else given[0]
+                (back,) = torch.autograd.grad(y, x, gradient)
+            if new.operators:
+                return f"In {name}{case} {new.operators[0]!r} gives new memory, as large as x: nothing is to be copied."
+            if back.data_ptr() != gradient.data_ptr():
+                return f"{name}.backward{case} returns a copy of the gradient. Nothing is to be copied."
     return ""
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lib.text import plural
@@ -16,6 +15,7 @@ from support.built import fence
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.n11 import runs
+from support.n11.memory import NewMemory, two_columns
 from support.n11.runs import Fence, engine_order, fenced, note_sums
 from support.n11.trials import MEANINGS, told_of_sum
 
@@ -70,34 +70,35 @@ def _in_three_partitions(answer: Fence) -> _Fenced | str:
 
 
 def fault_of_copies(depend: Callable[[list[Tensor], int], Any]) -> str:
-    """Say which micro-batch lies in other memory when it has been tied."""
-    batches = [torch.ones(2, requires_grad=True) * k for k in (1, 2)]
-    places = [x.data_ptr() for x in batches]
-    with in_case("in depend", MEANINGS):
+    """Say whether a tie copies a micro-batch."""
+    batches = _batches()
+    with in_case("in depend", MEANINGS), NewMemory(batches[0].numel()) as new:
         depend(batches, 1)
-    for name, x, place in zip(("i - 1", "i"), batches, places, strict=True):
-        if x.data_ptr() != place:
-            return f"depend copies batches[{name}] into other memory. A tie needs no copy."
-    return ""
+    return f"depend copies a micro-batch into new memory ({new.operators[0]})." if new.operators else ""
 
 
 def fault_of_copied_batches(answer: Fence) -> str:
-    """Say whether fence hands a micro-batch to `copy` twice, or from other memory than it lay in."""
-    batches = [torch.ones(2, requires_grad=True) * k for k in (1, 2)]
-    places = [x.data_ptr() for x in batches]
-    handed: list[Tensor] = []
+    """Say whether fence hands a micro-batch to `copy` twice, or copies one by itself."""
+    for clock in ([(0, 0)], [(1, 0), (0, 1)]):
+        batches = _batches()
+        handed: list[Tensor] = []
 
-    def copy(x: Tensor, j: int) -> Tensor:
-        handed.append(x)
-        return x
+        def copy(x: Tensor, j: int, handed: list[Tensor] = handed) -> Tensor:
+            handed.append(x)
+            return x
 
-    with in_case("in fence", MEANINGS):
-        answer([(1, 0), (0, 1)], batches, copy)
-    if len(handed) > 1:
-        return "For (0, 1) fence calls `copy` twice: one copy is enough."
-    if [x.data_ptr() for x in (batches[1], *handed)] != [places[1], places[0]]:
-        return "fence moves a micro-batch into other memory by itself. `copy` alone does that."
+        with in_case("in fence", MEANINGS), NewMemory(batches[0].numel()) as new:
+            answer(clock, batches, copy)
+        if len(handed) > 1:
+            return "For (0, 1) fence calls `copy` twice: one copy is enough."
+        if new.operators:
+            moved = f"fence moves a micro-batch into other memory by itself ({new.operators[0]})"
+            return f"{moved}. `copy` alone does that."
     return ""
+
+
+def _batches() -> list[Tensor]:
+    return [two_columns(1.0, 2.0, 3.0, 4.0) * k for k in (1, 2, 3)]
 
 
 def _fault_of_fenced(got: _Fenced, ours: _Fenced) -> str:

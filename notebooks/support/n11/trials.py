@@ -21,6 +21,7 @@ from support.kit.judged import Fault
 from support.kit.raised import InCaseError, in_case, known_by, told_of
 from support.kit.values import NO_RETURN, short
 from support.n11 import runs
+from support.n11.memory import two_columns
 from support.n11.runs import engine_order, far_ahead, note_sums, step
 
 #: What an exception means, by words of its text.
@@ -196,7 +197,7 @@ class _Layers:
     def look_into(self, memory: dict[str, Any]) -> None:
         """Note what Recompute has left in `shared`."""
         self.left.append(_graphs_in(memory))
-        ends = [x for x in _tensors_in(memory) if x.grad_fn is not None]
+        ends = [x for x in _tensors_in(memory.get("inside")) if x.grad_fn is not None]
         self.has_copied |= any(x.data_ptr() not in self.outputs for x in ends)
 
     def watch(self, node: Any, label: str) -> None:
@@ -230,8 +231,8 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
     """
     checkpoint, recompute, tie = halves
     ran = layers.ran
-    weights = [torch.tensor([0.5, -1.0, 2.0], requires_grad=True) for _ in range(2)]
-    leaf = torch.tensor([1.0, 2.0, -0.5], requires_grad=needs_grad)
+    weights = [two_columns(0.5, -1.0, 2.0, 1.5) for _ in range(2)]
+    leaf = two_columns(1.0, 2.0, -0.5, 1.5).requires_grad_(needs_grad)
     x = leaf * 2
     # what it raises by itself needs no Checkpoint
     tie(torch.ones(3, requires_grad=True) * 2, {}, torch.tanh, x)
@@ -268,7 +269,7 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
         x = step(output, f"Copy{j}", ran)
         shared.append(memory)
     summed = note_sums(x)
-    x.backward(torch.tensor([1.0, -2.0, 3.0]))
+    x.backward(two_columns(1.0, -2.0, 3.0, 0.5).detach())
     nodes = engine_order(x.grad_fn)  # x is what the loss hangs on: it is still there
     fault = _fault_of_insides(shared, nodes, layers, needs_grad) or told_of_sum(summed()) or by_numbers
     return _Seen(ran, [_rounded(each.grad) for each in (*weights, leaf)], fault, edges, layers.left)
@@ -353,7 +354,7 @@ def _tensors_in(thing: Any) -> Iterator[Tensor]:
 
 
 def _rounded(gradient: Tensor | None) -> list[float] | None:
-    return None if gradient is None else [round(value, 3) for value in gradient.tolist()]
+    return None if gradient is None else [round(value, 3) for value in gradient.flatten().tolist()]
 
 
 def fault_of_two_nodes(answer: Halves) -> str:

@@ -87,7 +87,73 @@ def test_a_stream_that_waits_for_itself_is_not_said_to_stand_still():
     line = "        prev_stream.wait_stream(next_stream)\n"
     wrong = line.replace("prev_stream.wait", "current_stream(prev_stream.device).wait")
     answer = edited(MyWait, (line, wrong), names={"current_stream": current_stream})
-    refused(n11.check_copy_wait(MyCopy, answer), "'copies of cuda:1' waits for nobody", "stands still")
+    refused(n11.check_copy_wait(MyCopy, answer), "'copies of cuda:1' doesn't wait for what it uses", "stands still")
+
+
+@pytest.mark.parametrize("awaited", ["prev_stream", "next_stream"])
+def test_a_stream_that_waits_for_itself_waits_for_nobody(awaited):
+    answer = edited(MyWait, ("next_stream.wait_stream(prev_stream)", f"{awaited}.wait_stream({awaited})"))
+    refused(n11.check_copy_wait(MyCopy, answer), "In MyWait.forward nobody waits", "waits for")
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "waiting"),
+    [
+        ("next_stream.wait_stream(prev_stream)", "forward", "compute of cuda:1"),
+        ("prev_stream.wait_stream(next_stream)", "backward", "copies of cuda:1"),
+    ],
+)
+def test_a_wait_for_more_than_what_is_needed_is_refused(line, name, waiting):
+    also = line.replace(line[line.index("(") :], "(current_stream(torch.device('cuda', 0)))")
+    answer = edited(MyWait, (line, f"{line}\n        {also}"), names={"current_stream": current_stream, "torch": torch})
+    refused(n11.check_copy_wait(MyCopy, answer), f"In MyWait.{name} '{waiting}' waits for 'compute'")
+
+
+@pytest.mark.parametrize("copied", ["gradient.contiguous()", "gradient.clone()"])
+def test_a_wait_that_copies_the_gradient_is_refused(copied):
+    answer = edited(MyWait, ("None, None, gradient", f"None, None, {copied}"))
+    refused(n11.check_copy_wait(MyCopy, answer), "In MyWait.backward 'clone' is launched")
+
+
+def test_a_gradient_that_is_kept_for_ever_is_refused():
+    kept = KEEPING.replace("ctx.gradient = gradient", "KEPT.append(gradient)")
+    _, *answer = edited(COPYING, (BACK, kept), names={"current_stream": current_stream, "KEPT": []})
+    refused(n11.check_copy_wait(*answer), "When backward is through what was copied is kept")
+
+
+def test_torch_may_be_asked_for_the_current_stream():
+    asked = ("current_stream(target.device)", "torch.accelerator.current_stream(target.device)")
+    _, *answer = edited(COPYING, asked, names={"torch": torch})
+    verdict = n11.check_copy_wait(*answer)
+    assert verdict, verdict.message
+
+
+ALLOCATED = "    y = torch.empty_like(x, device=target.device)\n    y.copy_(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "never"),
+    [
+        ([("return x.detach()", "return x * 1")], "launches nothing", "clone"),
+        ([("return x.detach()", "str(x)\n        return x.detach()")], "the host stands still", "synchronize"),
+        ([("    with source, target:\n        y = x.to(target.device)\n", ALLOCATED)], "into 'compute'", "`.to`"),
+        (
+            [
+                (
+                    "ctx.streams = prev_stream, next_stream\n        return moved",
+                    "S[:] = prev_stream, next_stream\n        return moved",
+                ),
+                ("= ctx.streams\n        return None, None, moved", "= S\n        return None, None, moved"),
+            ],
+            "belongs to all copies",
+            "in the class",
+        ),
+        ([("return x.detach()", "ctx.x = x\n        return x.detach()")], "is kept", "copy of the gradient"),
+    ],
+)
+def test_what_the_answer_has_not_is_not_said_of_it(changes, says, never):
+    _, *answer = edited(COPYING, *changes, names={"torch": torch, "S": []})
+    refused(n11.check_copy_wait(*answer), says, never)
 
 
 def synchronized(x, source, target):

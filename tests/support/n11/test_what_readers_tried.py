@@ -4,7 +4,6 @@ from collections import Counter
 from itertools import takewhile
 
 import pytest
-import torch
 
 from support.built import (
     Fork,
@@ -13,8 +12,6 @@ from support.built import (
     MyJoin,
     MyRecompute,
     MyTwoNodeCheckpoint,
-    depend,
-    fence,
     my_tie,
 )
 from support.kit.mistakes import edited
@@ -155,11 +152,34 @@ def test_a_gradient_that_join_copies_is_refused():
         ("return x.detach()\n", "return x.contiguous().detach()\n", "MyJoin copies x"),
         ("return grad_x\n", "return grad_x.contiguous()\n", "lies in other memory"),
         ("return grad_x\n", "return grad_x.float()\n", "lies in other memory"),
+        ("return grad_x\n", "return grad_x.squeeze()\n", "for one row of half floats"),
+        ("return grad_x\n", "return grad_x.double()\n", "for a single number"),
+        ("return grad_x, None", "return grad_x.double(), None", "for a single number"),
         ("return grad_x, None", "return grad_x.contiguous(), None", "lies in other memory"),
     ],
 )
 def test_what_is_the_same_for_a_row_of_floats_only_is_refused(old, new, says):
     refused(n11.check_fork_join(*edited((MyFork, MyJoin), (old, new))), says)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("MyFork", "return x.detach(), torch", "ctx.x = x.clone()\n        return x.detach(), torch"),
+        ("MyFork", "return x.detach(), torch", "ctx.save_for_backward(x + 0)\n        return x.detach(), torch"),
+        ("MyFork", "torch.empty(0, device=x.device)", "x.flatten()[:0].clone()"),
+        ("MyFork", "return grad_x\n", "grad_x.clone()\n        return grad_x\n"),
+        ("MyJoin", "return x.detach()\n", "ctx.x = x.clone()\n        return x.detach()\n"),
+    ],
+)
+def test_a_copy_that_nobody_gets_is_one(name, old, new):
+    refused(n11.check_fork_join(*edited((MyFork, MyJoin), (old, new))), f"In {name} '")
+
+
+def test_a_backward_that_never_runs_is_not_said_to_return_something():
+    marked = "y = x.detach()\n        ctx.mark_non_differentiable(y)\n        return y\n"
+    answer = edited((MyFork, MyJoin), ("return x.detach()\n", marked))
+    refused(n11.check_fork_join(*answer), "MyJoin.backward is not called", "returns")
 
 
 def test_zeros_are_not_told_to_be_none():
@@ -202,9 +222,10 @@ def test_a_phony_of_integers_is_told_that_it_is_one():
     refused(n11.check_fork_join(*answer), "torch.int64", "made there in each call", "non-differentiable")
 
 
-def test_keeping_a_shape_is_no_fault():
+@pytest.mark.parametrize("asked", ["ctx.shape = x.shape", "repr(x)", "assert not x.isnan().any()"])
+def test_asking_a_tensor_for_something_is_no_fault(asked):
     line = "return x.detach(), torch"
-    verdict = n11.check_fork_join(*edited((MyFork, MyJoin), (line, f"ctx.shape = x.shape\n        {line}")))
+    verdict = n11.check_fork_join(*edited((MyFork, MyJoin), (line, f"{asked}\n        {line}")))
     assert verdict, verdict.message
 
 
@@ -218,6 +239,12 @@ def test_keeping_a_shape_is_no_fault():
         ("x.detach().requires_grad_", "x.detach().clone().requires_grad_", "with a copy of x"),
         ("return Join.apply(output, phony)", "return Join.apply(output, phony) + 0", "a copy of the output"),
         ("(phony, shared, function, x)", "(phony, dict(shared), function, x)", "another `shared`"),
+        ("x = x.detach().requires", "x = x.detach().contiguous().requires", "with a copy of x"),
+        ("x = x.detach().requires", "x = x.detach().float().requires", "with a copy of x"),
+        ("Fork.apply(output)", "Fork.apply(output.flatten())", "a copy of the output"),
+        ("Fork.apply(output)", "Fork.apply(output.contiguous())", "a copy of the output"),
+        ("(output, gradient)", "(output, gradient.contiguous())", "a copy of the gradient that arrived"),
+        ("x, ctx.function(x)", "x, ctx.function(x).contiguous()", "the output in `shared` was a copy"),
     ],
 )
 def test_a_copy_of_what_is_handed_on_is_refused(old, new, says):
@@ -271,6 +298,12 @@ def test_zeros_for_an_x_that_asks_for_nothing_are_refused():
 def test_an_inside_that_is_a_copy_of_the_output_is_refused(copied):
     answer = edited(HALVES, ("x, ctx.function(x)", f"x, ctx.function(x){copied}"))
     refused(n11.check_halves(*answer), "the output in `shared` was a copy", "the gradient that arrived")
+
+
+def test_what_else_lies_in_shared_is_not_taken_for_the_inside():
+    kept = "    shared['output'] = output\n    output, phony = Fork.apply(output)\n"
+    verdict = n11.check_halves(*edited(HALVES, ("    output, phony = Fork.apply(output)\n", kept)))
+    assert verdict, verdict.message
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
@@ -353,93 +386,3 @@ def test_a_backward_for_x_alone_is_not_said_to_be_autograd_grad():
     nested = "torch.autograd.backward(output, gradient)"
     alone = edited(HALVES, (nested, nested.replace("gradient)", "gradient, inputs=[x])")))
     refused(n11.check_halves(*alone), "without their gradients", "autograd.grad")
-
-
-# ---- exercise 5
-
-
-def test_fork_and_join_in_the_places_of_each_other_are_told_so():
-    swapped = edited(
-        (depend, fence),
-        ("batches[i - 1], phony = Fork.apply(batches[i - 1])", "batches[i], phony = Fork.apply(batches[i])"),
-        ("batches[i] = Join.apply(batches[i], phony)", "batches[i - 1] = Join.apply(batches[i - 1], phony)"),
-    )
-    refused(n11.check_fence(*swapped), "have changed places", "Nothing is held back")
-
-
-def test_a_list_of_its_own_is_told_to_be_nobodys():
-    own = edited((depend, fence), ("    for i, j in clock:", "    batches = list(batches)\n    for i, j in clock:"))
-    refused(n11.check_fence(*own), "The list that fence was given is unchanged")
-
-
-def test_a_wrong_depend_beside_our_fence_spoils_only_the_answer():
-    refused(n11.check_fence(lambda batches, i: None, fence), "Nothing is held back")
-    assert n11.check_fence(depend, fence)
-
-
-def ties_by_itself(clock, batches, copy):
-    for i, j in clock:
-        if i > 0:
-            batches[i - 1], phony = Fork.apply(batches[i - 1])
-            batches[i] = Join.apply(batches[i], phony)
-        if j > 0:
-            batches[i] = copy(batches[i], j)
-
-
-def test_a_wrong_depend_that_fence_does_not_call_is_refused():
-    refused(n11.check_fence(lambda batches, i: batches, ties_by_itself), "depend in a fence of ours")
-    assert n11.check_fence(depend, ties_by_itself)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("Fork.apply(batches[i - 1])", "Fork.apply(batches[i - 1].clone())"),
-        ("Join.apply(batches[i], phony)", "Join.apply(batches[i] + 0, phony)"),
-    ],
-)
-def test_a_tie_that_copies_a_micro_batch_is_refused(old, new):
-    refused(n11.check_fence(*edited((depend, fence), (old, new))), "depend copies")
-
-
-def test_a_fence_that_copies_a_micro_batch_is_refused():
-    answer = edited((depend, fence), ("copy(batches[i], j)", "copy(batches[i].clone(), j)"))
-    refused(n11.check_fence(*answer), "`copy` alone does that")
-
-
-def test_a_fence_that_copies_twice_is_not_told_to_copy_by_itself():
-    twice = edited(
-        (depend, fence),
-        ("            batches[i] = copy", "            copy(batches[i], j)\n            batches[i] = copy"),
-    )
-    refused(n11.check_fence(*twice), "calls `copy` twice", "by itself")
-
-
-def test_a_dead_phony_is_not_taken_for_a_swapped_one():
-    dead = edited((depend, fence), ("batches[i], phony)", "batches[i], torch.empty(0))"), names={"torch": torch})
-    refused(n11.check_fence(*dead), "Nothing is held back", "have changed places")
-
-
-def test_a_tie_to_the_one_before_the_one_before_does_not_cross():
-    more = """            depend(batches, i)
-        if i > 1:
-            batches[i - 2], phony = Fork.apply(batches[i - 2])
-            batches[i] = Join.apply(batches[i], phony)"""
-    further = edited((depend, fence), ("            depend(batches, i)", more))
-    refused(n11.check_fence(*further), "backward should run", "Ties of one clock cross")
-
-
-TIED_FIRST = """    for i, j in {clock}:
-        if i > 0:
-            depend(batches, i)
-    for i, j in clock:
-        if False:"""
-
-
-def test_ties_that_cross_let_the_one_before_the_one_before_wait_too():
-    crossing = edited(
-        (depend, fence), ("    for i, j in clock:\n        if i > 0:", TIED_FIRST.format(clock="clock[::-1]"))
-    )
-    refused(n11.check_fence(*crossing), "so i - 2 waits for i, too", "waits for more than")
-    straight = edited((depend, fence), ("    for i, j in clock:\n        if i > 0:", TIED_FIRST.format(clock="clock")))
-    assert n11.check_fence(*straight)

@@ -243,6 +243,9 @@ def test_what_the_reader_writes_equals_lib_and_idles_as_the_formulas_say():
         for f, i, w in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 1.5), (0.5, 2, 1)) if m >= n else ():
             idle = simulate(mine, f, i + w, w).makespan - m * (f + i + w)
             assert idle == pytest.approx((n - 1) * max(f + i - w, f, i))
+        if m >= n:  # behind its last I each rank has these W's left
+            ops = ["".join(action.op for action in order) for order in mine.ranks]
+            assert [len(each) - 1 - each.rindex("I") for each in ops] == list(range(1, n + 1))
 
 
 def test_only_steps_of_zb_v_fit_into_each_other():

@@ -167,6 +167,7 @@ def test_what_cannot_be_drawn_in_a_fork_is_drawn_here_and_other_errors_are_raise
         atlas.frames_of(explorer, stops)
 
 
+@pytest.mark.costly
 def test_an_explorer_that_reads_what_a_later_cell_changed_is_noticed(tmp_path, monkeypatch):
     heights = [1, 2, 3]
     explorer = explore(lambda count: draw(count, heights=heights), count=whole(2, 3, 2, "n"))

@@ -86,6 +86,7 @@ def test_a_page_that_has_all_says_nothing():
     assert "together" not in atlas.fragment(explorer, few, frames, "here", Near({"load": 1, "pin": 2}, 1))
 
 
+@pytest.mark.costly
 def test_a_stop_is_dead_if_nothing_changes_there_in_all_that_is_drawn():
     explorer = explore(
         lambda load, pin, copy: describe(new_figure(1, 1)[0], f"{max(load, 2)} {pin} {copy}"),

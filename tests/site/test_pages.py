@@ -180,6 +180,7 @@ def test_every_notebook_makes_a_page_whose_links_pictures_and_anchors_are_there(
     assert all(page.exercises for page in course_site.pages[:-2])
 
 
+@pytest.mark.costly
 def test_two_pictures_of_an_explorer_with_one_alt_text_are_a_fault_of_the_page(site: Site, tmp_path: Path):
     shutil.copytree(site.folder, tmp_path / "site")
     shown = tmp_path / "site" / "00_small.html"

@@ -126,6 +126,7 @@ def test_of_a_stored_notebook_only_what_lives_is_run_and_its_own_outputs_are_sho
 
 
 @pytest.mark.parametrize("where", ["source", "words"])
+@pytest.mark.costly
 def test_a_notebook_whose_outputs_are_not_those_of_its_code_is_run_whole(stored, where, monkeypatch, folder):
     notebook = copy.deepcopy(stored)
     if where == "source":

@@ -125,6 +125,7 @@ def test_the_build_stops_at_a_setting_that_the_page_lacks_and_says_which(tmp_pat
 
 
 @pytest.mark.parametrize(("most", "said"), [("MOST_SETTINGS", "6 settings are drawn"), ("MOST_BYTES", "MB, 0 may be")])
+@pytest.mark.costly
 def test_a_site_with_too_many_frames_or_bytes_is_there_and_the_build_fails(tmp_path, most: str, said: str):
     executed = small.executed()
     six = type(executed)(executed.notebook, executed.atlases, executed.guesses, settings=6)

@@ -77,6 +77,7 @@ def test_text_is_stored_joined_and_an_interactive_figure_as_its_first_frame(save
     assert figure.metadata["image/png"]["alt"] == figure.data["text/plain"]
 
 
+@pytest.mark.costly
 def test_measured_numbers_stay_until_their_code_changes_and_a_changed_result_is_reported(tmp_path: Path) -> None:
     measures = "# NBVAL_IGNORE_OUTPUT\nprint(time.perf_counter(), size)"
     path = write(tmp_path / "measured.ipynb", f"import time\n\nsize = 1\nx = 1\n---\n{measures}")

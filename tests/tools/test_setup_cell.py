@@ -158,6 +158,7 @@ def test_after_the_command_that_the_error_names_the_cell_finds_the_project(tmp_p
     assert run(clone / "notebooks")[:2] == ["set up 9.9.0", str(clone / "notebooks")]
 
 
+@pytest.mark.costly
 def test_away_from_the_project_it_says_so_also_where_lib_is_installed(tmp_path: Path) -> None:
     result = execute(tmp_path, False, setup_cell.text(ADDRESS), "import lib", {})
     assert result.returncode != 0

@@ -143,6 +143,16 @@ WAITS = "            into.wait_event(computed[i - 2])\n"
             "C0 waits for what compute did before you were called, and need not",
             edited(in_lists, ("    computed = []\n", "    into.wait_stream(compute)\n    computed = []\n")),
         ),
+        (
+            "C0 waits for what compute did before you were called: take the buffers in copy_in's own pool",
+            edited(
+                in_lists,
+                (
+                    "    with gpu.use_stream(into):\n        buffers",
+                    "    into.wait_stream(compute)\n    if True:\n        buffers",
+                ),
+            ),
+        ),
         ("in is a stream of another PretendGPU", kept_from_call_to_call('gpu.new_stream("in")')),
         ("memory of another PretendGPU", kept_from_call_to_call("[gpu.empty_like(chunks[0]) for _ in range(2)]")),
         (

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lib.text import plural
 from support.kit.mistakes import edited
 from support.n16.casebook import case, scalar_of, unfinished, with_evidence
 from support.n16.counted import with_looks_counted
@@ -122,8 +123,8 @@ def _fault_of_loss(where: str, stand: Stand, due: float, lengths: Sequence[int],
         return f"{where} it takes {many} rows, where {rows} are enough."
     if not abs(float(loss) - due) < 1e-6:
         return f"{where} the loss is {loss:.8f}; each text read alone, it is {due:.8f}."
-    if len(looks) > rows:
-        return f"{where} tokens look back in {len(looks)} pieces, where there are {rows} rows to read."
+    if len(looks) > many:
+        return f"{where} tokens look back in {len(looks)} pieces, where it says {plural(int(many), 'row')}."
     if max(looks, default=0) > row_length:
         return f"{where} {max(looks)} tokens are read at once; a row holds {row_length} at most."
     if looks and max(looks) * rows < sum(lengths):

@@ -96,7 +96,7 @@ check_state = Exercise(
                 "    with open(f'{path}.crc', 'rb') as file:\n"
                 "        checksum = file.read()",
             ),
-            "Of the learning rate it is true: the groups hold more that a schedule may change.": (
+            "The learning rate is right; the groups hold more that a schedule may change.": (
                 'optimizer.load_state_dict(state["optimizer"])',
                 "old = optimizer.state_dict()\n"
                 "    old['state'] = state['optimizer']['state']\n"

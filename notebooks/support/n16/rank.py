@@ -164,7 +164,7 @@ def first_line(error: BaseException) -> str:
     """
     line = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
-        line += "; a rank gets the job's own text and none of your other cells: define and import it inside"
+        line += "; a rank gets the job's own text alone: define and import inside it"
     return GONE if any(word in line for word in LEFT) else line
 
 

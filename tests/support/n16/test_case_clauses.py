@@ -52,6 +52,8 @@ PADDED = """\
 """
 NORMED = "        nn.utils.clip_grads_with_norm_(stage.parameters(), max_norm, square.sqrt())\n"
 
+PASSED = "            dist.send(x.grad, rank - 1)\n"
+
 #: Case, edits of the right job, and what is said.
 ANSWERS = {
     "1 one step an epoch": (case_friday, [("order.split(batch_size)", "[order]")], "has 17 rows, and batch_size is 4"),
@@ -68,6 +70,11 @@ ANSWERS = {
         case_three_cuts,
         [(NORMED, f"        if max_norm:\n    {NORMED}")],
         "with 4 layers and max_norm = 0.0",
+    ),
+    "8 what a stage passes on is cut, too": (
+        case_three_cuts,
+        [(PASSED, f"            nn.utils.clip_grad_norm_([x], max_norm)\n{PASSED}")],
+        "with 4 layers and max_norm = 0.05",
     ),
     "9 a share of nothing": (
         case_three_sevenths,

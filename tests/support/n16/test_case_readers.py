@@ -390,6 +390,7 @@ ANSWERS = {
         "from those of one stage",
         "up to 0.000 from",
     ),
+    "11 fewer rows than it has": (11, 0, [("count, len(rows)", "count, 1")], "in 2 pieces, where it says 1", ""),
     "11 all in one row": (11, 0, [("> row_length", "> 10**6")], "tokens are read at once; a row holds", ""),
     "11 one too many": (11, 0, [("> row_length", "> row_length + 1")], "8 tokens are read at once", ""),
     "12 forward first": (12, 0, [FIRST_F], "micro-batches at a time", "All forwards first"),

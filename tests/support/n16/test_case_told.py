@@ -29,6 +29,11 @@ ON_AND_ON = (
     ('    return {"seen"', '    join.__exit__(None, None, None)\n    return {"seen"'),
     ("model.state_dict()", "model.module.state_dict()"),
 )
+ROW_BY_ROW = (
+    ("DataLoader(dataset, batch_size, sampler=sampler)", "[dataset[i] for i in sampler]"),
+    ("argmax(dim=1)", "argmax()"),
+    ("len(target)", "1"),
+)
 SHARED = (("    dataset = Noisy()", "    rows = rows.share_memory_()\n    dataset = Noisy()"),)
 AS_NUMPY = (
     ("    dataset = Noisy()", "    table = rows.numpy()\n    dataset = Noisy()"),
@@ -45,6 +50,7 @@ RIGHT = {
     "1 weighed with a share of rows, a float32": (1, 1, (EMPTY, JOINED, SEEN, *SHARE_OF_ROWS)),
     "1 joined behind the last epoch": (1, 1, ON_AND_ON),
     "2 a number of numpy's": (2, 0, [("(right / seen).item()", "(right / seen).float().numpy()[()]")]),
+    "2 row by row": (2, 0, ROW_BY_ROW),
     "2 leaves its group": (2, 0, LEFT_2),
     "3 leaves its group": (3, 0, LEFT_3),
     "4 rows in shared memory": (4, 0, SHARED),

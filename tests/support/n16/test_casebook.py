@@ -369,5 +369,5 @@ def test_a_rank_knows_nothing_of_the_one_before_and_none_stays_behind():
 
 
 def test_only_a_name_that_a_rank_lacks_is_told_where_to_define_it():
-    assert first_line(NameError("name 'scale' is not defined")).endswith("define and import it inside")
+    assert first_line(NameError("name 'scale' is not defined")).endswith("text alone: define and import inside it")
     assert first_line(UnboundLocalError("no value yet")) == "UnboundLocalError: no value yet"

@@ -232,7 +232,7 @@ check_follow = Exercise(
 # ---- exercise 3: the mean of gradients over the replicas of a stage
 
 _FLAT = "torch.cat([gradient.flatten() for gradient in gradients])"
-_LOST = "Of a gradient in pieces reshape, flatten and contiguous give a copy, and what is written is lost."
+_LOST = "Of a gradient that is not contiguous reshape, flatten and contiguous give a copy, and what is written is lost."
 
 
 def _nothing_sent(parameters: Any, replicas: int, group: Any, dist: Any) -> None:

@@ -63,10 +63,7 @@ class _ReadOnce:
 
 
 _NONE = "A gradient may be None, and all_reduce returns None."
-_NO_ROW = (
-    "A gradient need not lie in one piece, as that of a transposed weight: "
-    "a view of it as one row does not exist."
-)
+_NO_ROW = "A gradient need not be contiguous, as that of a transposed weight: a view of it as one row does not exist."
 _EMPTY_BY_NOW = "`parameters` is an iterator: whoever reads it a second time finds nothing."
 
 

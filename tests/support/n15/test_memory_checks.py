@@ -28,10 +28,18 @@ def test_a_single_stage_may_be_recomputed_too():
         ("(18, 6, 2, 0)", "(18, 6, 14, 16)", "A level deals what the levels before it deal, too."),
         ("(18, 6, 2, 0)", "(18, 14, 2, 0)", "ZeRO-1 deals master weights and moments, no gradients."),
         ("held * kept", "round(held) * kept", "`held` may be a fraction, and stays one."),
+        ("held * kept", "int(held) * kept", "`held` may be a fraction: none of it is cut off."),
     ],
 )
 def test_a_reason_is_told_with_the_bytes(old, new, says):
     assert n15.check_memory(edited(memory_of_rank, (old, new))).message.endswith(says)
+
+
+def test_a_slow_network_may_have_more_buckets_than_a_model_has_layers():
+    def of_few(reduce, backward, buckets):
+        return exposed(reduce, backward, buckets) if buckets <= 40 else reduce / buckets
+
+    assert n15.check_exposed(of_few).status == "wrong"
 
 
 @pytest.mark.parametrize("recomputing", [False, True])

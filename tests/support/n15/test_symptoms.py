@@ -15,6 +15,7 @@ COPIED = "gradient.copy_(mean.view_as(gradient))"
 COPIES = [
     f"gradient.{way}" for way in ("contiguous().view(-1)[:] = mean", "flatten()[:] = mean", "reshape(-1).copy_(mean)")
 ]
+NOT_CONTIGUOUS = "Of a gradient that is not contiguous reshape, flatten and contiguous give a copy, "
 CLONED = ("parameter.grad for", "parameter.grad.clone() for")
 
 
@@ -27,7 +28,7 @@ CLONED = ("parameter.grad for", "parameter.grad.clone() for")
         (n15.check_clip, clip, [CLONED], "This gradient is as long as before."),
         (n15.check_average, average, [CLONED], "is still this replica's own, after 1 all-reduce."),
         (n15.check_average, average, NONE_FOUND, "No gradient was found"),
-        *((n15.check_average, average, [(COPIED, copy)], "flatten and contiguous give a copy, ") for copy in COPIES),
+        *((n15.check_average, average, [(COPIED, copy)], NOT_CONTIGUOUS) for copy in COPIES),
         (n15.check_average, average, [("gradient.flatten() for", "gradient.tolist() for")], "but got list"),
     ],
 )

@@ -74,7 +74,7 @@ def draw_holders(*, way: str, world_size: int, workers: int) -> Figure:
     finding = {
         "naive": f"{copies} process{'es hold' if copies > 1 else ' holds'} all {HELD_ROWS} rows: {private} in memory",
         "server": f"The server holds all {HELD_ROWS} rows once; nobody else holds any",
-        "rank": f"Each rank holds {private // world_size} of {HELD_ROWS} rows{shared}",
+        "rank": f"Each rank holds {private // world_size} of {HELD_ROWS} rows at a time{shared}",
     }
     title(axes, finding.get(kind, "No process holds a row; all read the system's one copy of the file"))
     who = f"{plural(world_size, 'rank')}, {plural(workers, 'worker')} per rank, {way}"

@@ -37,7 +37,7 @@ def test_training_waits_from_the_border_on_and_not_before(disk, way):
         assert epoch_seconds(way, 1.01 * limit, DISKS[disk]) > 1.005 * ROWS / (1.01 * limit)
 
 
-def test_which_way_wins_turns_with_demand_and_disk():
+def test_which_way_wins_turns_with_demand_disk_and_mini_epochs():
     def best(demand, disk, **told):
         ways = ("row by row", "own rows, read ahead", "shards, shuffle buffer")
         hours = {way: epoch_seconds(way, demand, DISKS[disk], **told) for way in ways}
@@ -49,6 +49,8 @@ def test_which_way_wins_turns_with_demand_and_disk():
     assert "own rows, read ahead" in best(8_000, "hard disk")
     assert "row by row" not in best(8_000, "hard disk")
     assert best(8_000, "hard disk", images=True) == ["shards, shuffle buffer"]
+    assert "own rows, read ahead" not in best(200_000, "network volume", cached=0.9)
+    assert "own rows, read ahead" in best(200_000, "network volume", cached=0.9, mini_epochs=1)
 
 
 @pytest.mark.costly

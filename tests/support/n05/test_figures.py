@@ -27,6 +27,7 @@ def test_a_full_cell_is_a_row_that_a_process_holds_for_itself():
         assert len(plain) == held, "the page cache is drawn, and is nobody's"
         assert (kind == "rank" and workers > 0) == ("its workers share them" in figure.axes[0].get_title("left"))
         assert kind != "rank" or len(set(plain)) == len(plain), "no row is held by two ranks"
+        assert kind != "rank" or "rows at a time" in figure.axes[0].get_title("left"), "the other half comes later"
 
 
 @pytest.mark.costly

@@ -48,8 +48,8 @@ NEXT = "An order tells about another one: the two should have nothing to do with
 WORKER = "In a worker the order is another one: which process asks makes no difference."
 MOST_OF_A_PASS = 50  # items that are taken of it
 SIZE = 20
-#: Seeds and epochs are below a thousand. Told apart: many in a row, and round numbers at which a remainder begins anew.
-EPOCHS = (*range(130), 200, 250, 256, 300, 365, 400, 500, 512, 600, 700, 720, 800, 900, 999)
+#: Seeds and epochs are below a thousand. Of seed 0: many in a row, then every twentieth, for seed 1 has twenty of them.
+EPOCHS = (*range(130), *range(140, 1000, 20), 250, 256, 365, 512, 999)
 SEEDS = range(1, 1000)
 #: Where chance is counted: ten items in 3,080 epochs, so about 308 times each index at each place.
 FEW = 10

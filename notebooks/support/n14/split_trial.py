@@ -427,6 +427,8 @@ class _Trial:
             y = self.answer.apply(x, self.weight, waiting)
             torch.autograd.grad(y, x, gradient)
             del x, y, gradient
+        if any(each["x"]() for each in gone):
+            return "x is gone between I and W, so W works with a copy of it: keep x itself."
         waiting.pop(0)()
         for name in ("x", "the gradient"):
             if not any(each[name]() for each in gone):

@@ -51,6 +51,18 @@ def test_who_takes_the_inputs_in_the_order_of_the_forwards_is_refused(first):
     assert "each W needs its own x and gradient" in n14.check_split(answer).message
 
 
+@pytest.mark.parametrize("copied", ["x.detach().numpy().copy()", "x.tolist()"])
+def test_a_copy_that_is_no_tensor_is_a_copy_too(copied):
+    answer = edited(
+        solved.SplitLinear,
+        (LATER, f"{LATER}\n        ctx.copied = {copied}"),
+        (SAVED, "ctx.save_for_backward(weight)"),
+        (UNPACKED, "(weight,) = ctx.saved_tensors\n        copied = ctx.copied"),
+        (PART, "part = gradient.T @ torch.as_tensor(copied, dtype=gradient.dtype)"),
+    )
+    assert "W works with a copy of it: keep x itself" in n14.check_split(answer).message
+
+
 def test_who_empties_the_list_in_forward_loses_what_others_owe():
     answer = edited(solved.SplitLinear, ("ctx.later = later", "later.clear()\n        ctx.later = later"))
     assert "what another micro-batch owes" in n14.check_split(answer).message

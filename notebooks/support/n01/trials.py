@@ -397,6 +397,9 @@ class _Trial:
             if why == LEFT and early:
                 why = LEFT_EARLY
             return f"after {self.end(failed)}, {plural(self.team.alive(), 'worker')} still there. {why}"
+        fallen = [worker.error for worker in self.team.workers if isinstance(worker.error, Exception)]
+        if fallen:
+            return f"in a worker {told_of(fallen[0])}"
         workers = self.case.workers
         started = len(self.team.workers)
         # those that would get no order may be left out

@@ -154,9 +154,13 @@ class _Worker(threading.Thread):
         return None if self.is_alive() else int(self.error is not None)
 
     def terminate(self) -> None:
-        self.killed = True
+        self.killed |= not self.over
 
     kill = terminate
+
+    def close(self) -> None:
+        if not self.over:
+            raise ValueError("Cannot close a process while it is still running.")
 
     def join(self, timeout: float | None = None) -> None:
         if self.ident is None:

@@ -92,6 +92,9 @@ PUTS_BACK_WHAT_IS_EARLY = (
     ),
 )
 RIGHT = {
+    "ends whoever has ended, once more": clearing_up(
+        CLEAR_UP + "\n        for w in team:\n            w.terminate()\n            w.close()"
+    ),
     "puts back what is early": PUTS_BACK_WHAT_IS_EARLY,
     "the batches before it come first, then the sampler's error": SAMPLERS_ERROR_AT_ITS_TURN,
     "a queue for each worker's results": A_QUEUE_FOR_EACH_RESULT,

@@ -103,6 +103,10 @@ WRONG = {
         (worker(("    while (order", "    dataset = list(dataset)\n    while (order")), load_in_order),
         f"item 7 raises KeyError, and the loop waits for ever. {trials.LOST}",
     ),
+    "takes None for an order": (
+        (worker(("while (order := orders.get()) is not None", "while order := (*orders.get(),)")), load_in_order),
+        "in a worker your code raised TypeError: ",
+    ),
     "remembers the last error only": (
         (work, REMEMBERS_THE_LAST_ERROR),
         f"item 2 raises KeyError, and batch 1 is None. {trials.LOST}",

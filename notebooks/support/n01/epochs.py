@@ -34,6 +34,12 @@ class UnwritableError(Exception):
     def __reduce__(self) -> Any:
         raise self.why("it can't be written")
 
+    def __copy__(self) -> UnwritableError:
+        return self
+
+    def __deepcopy__(self, memo: object) -> UnwritableError:
+        return self
+
 
 def unwritable(why: type[Exception]) -> type[UnwritableError]:
     """Return a class of errors over which pickle raises `why` when it writes them."""
@@ -261,6 +267,8 @@ class Items:
     def __getitem__(self, index: int) -> int:
         me = threading.get_ident()
         self.by.add(me)
+        if index >= self.case.size:  # so that a loop over all items has an end
+            raise IndexError(f"there is no item {index}")
         if os.getpid() != self.process:  # in a process that isn't the team's nobody is watched
             return index
         if self.case.is_bad(index):

@@ -168,9 +168,7 @@ def _of_two_loops(work: Any, load: Any) -> str:
     """Take two epochs of different items in turns; say what is wrong."""
     context = multiprocessing.get_context("fork")
     epochs = [
-        load(
-            work, {i: place + i for i in range(8)}, [[i] for i in range(8)], list, workers=2, context=context
-        )
+        load(work, [place + i for i in range(8)], [[i] for i in range(8)], list, workers=2, context=context)
         for place in (0, 100)
     ]
     got = list(zip(*epochs, strict=True))
@@ -240,7 +238,7 @@ def _of_tensors(work: Any, load: Any, end: str, tell: Callable[[str], None]) -> 
         lost.append(f"a batch of tensors can't be received any more. {GONE}")
         tell(lost[0])
 
-    items = {i: torch.full((4,), float(i)) for i in range(8)}
+    items = [torch.full((4,), float(i)) for i in range(8)]
     iterator = load(work, items, _Lists(8), torch.stack, workers=2, context=_LateContext(gone))
     try:
         next(iterator)

@@ -1,4 +1,4 @@
-"""Threads under the names of multiprocessing, as multiprocessing.dummy has them; their queues can be closed, too."""
+"""Threads under the names of multiprocessing, as multiprocessing.dummy has them; all of them can be closed, too."""
 
 from __future__ import annotations
 
@@ -17,10 +17,20 @@ class _Queue(queue.Queue[Any]):
     cancel_join_thread = close
 
 
+class _Process(dummy.DummyProcess):
+    """A thread that can be told what a process is told that has ended."""
+
+    def close(self) -> None:
+        """Do nothing: whoever has ended holds nothing."""
+
+    terminate = close
+    kill = close
+
+
 class _Threads:
     """In place of the module multiprocessing: its processes are threads of this one."""
 
-    Process = dummy.Process
+    Process = _Process
     Queue = _Queue
     SimpleQueue = _Queue
 

@@ -119,6 +119,7 @@ START = 100.0  # seconds until the first batch of an epoch, and of the first ste
 class _Made:
     """A batch."""
 
+    world: TimedWorld
     number: int
     place: int  # in its epoch
 
@@ -158,6 +159,8 @@ class TimedWorld:
         """Train on a batch."""
         if not isinstance(batch, _Made):
             raise TypeError(f"a step is given one batch, not {batch!r}")
+        if batch.world is not self:
+            raise ValueError("a step is given a batch of another loader")
         seconds = self.job.step * self.job.steps[batch.number % len(self.job.steps)]
         self.now += seconds + START * (self.steps == 0)
         self.steps += 1
@@ -202,7 +205,7 @@ class TimedWorld:
 
     def _give(self, loop: _Loop, place: int) -> Iterator[_Made]:
         """Hand over a batch; it is fresh until the next one is asked for, or the loop ends."""
-        batch = _Made(self.made, place)
+        batch = _Made(self, self.made, place)
         number = self.made
         self.made += 1
         loop.taken += 1

@@ -192,7 +192,9 @@ class _Trial:
 
     def before_gate(self) -> None:
         """Notice that the trainer waits for more than the due batch, which it has received."""
-        if self.taken < self.case.in_turn < NEVER and not self.seen:
+        if self.seen or not self.taken < self.case.in_turn < NEVER:
+            return
+        if self.due[self.taken] in self.collated.values():
             self.seen = f"batch {self.taken} is there, and is not handed over. {WAITS}"
 
     def of_waiting(self) -> str:
@@ -207,6 +209,8 @@ class _Trial:
             return f"in a worker {told_of(dead[0])} {why}".strip()
         if self.team.stuck_in != "get":
             return f"the loop waits for ever until a worker has ended. {self.of_left()}"
+        if not self.team.workers:
+            return "all wait for each other: no process of `context` was started."
         at_home = any(worker.sent_home for worker in self.team.workers)
         if self.case.bad_batch < len(self.due) and any(
             worker.over and not worker.sent_home for worker in self.team.workers
@@ -317,7 +321,7 @@ class _Trial:
             return f"`collate` was given a {self.given}. {NO_LIST_GIVEN}"
         if self.reused:
             return REUSED
-        if not self.team.workers or not self.team.handed:
+        if not (self.team.workers and self.team.handed and self.team.results):
             return f"batch {number} came by other ways. {OWN}"
         if self.batches.passes > self.passes + 1:
             return TWICE
@@ -355,7 +359,9 @@ class _Trial:
         """Say what came in place of a batch, "" if it is unknown."""
         if number >= self.case.bad_batch:
             return FALSE if got is None and self.case.kind is FalseError else self.of_lost()
-        if got in map(self.case.collate, self.due) and self.case.workers > 1:  # one sends all in order
+        one_sends_in_order = self.case.workers == 1
+        may_be_left_out = not self.case.collate(self.due[number])  # by an `if batch`
+        if got in map(self.case.collate, self.due) and not (one_sends_in_order or may_be_left_out):
             return ARRIVAL
         plain = list(got) if isinstance(got, (list, tuple)) else got
         return UNCOLLATED if plain == self.due[number] else ""
@@ -391,6 +397,9 @@ class _Trial:
             if why == LEFT and early:
                 why = LEFT_EARLY
             return f"after {self.end(failed)}, {plural(self.team.alive(), 'worker')} still there. {why}"
+        fallen = [worker.error for worker in self.team.workers if isinstance(worker.error, Exception)]
+        if fallen:
+            return f"in a worker {told_of(fallen[0])}"
         workers = self.case.workers
         started = len(self.team.workers)
         # those that would get no order may be left out

@@ -35,10 +35,11 @@ class _Queue:
         self.team = team
         self.items: list[Any] = []
         self.looks = 0  # of a worker, with a timeout
+        self.is_read = False  # by the trainer: what it puts back here is no order
 
     def put(self, item: Any, *_: Any, **__: Any) -> None:
         from_trainer = threading.get_ident() == self.team.trainer
-        if from_trainer and item is not None:
+        if from_trainer and item is not None and not self.is_read:
             self.team.handed.append(self)
         try:
             written = pickle.dumps(item)
@@ -59,6 +60,7 @@ class _Queue:
         with self.team.changed:
             me = threading.get_ident()
             if me == self.team.trainer:
+                self.is_read = True
                 self.team.before_get()
             if not block or timeout is not None:
                 self.look_for(PATIENCE if block else 0.02)
@@ -152,11 +154,17 @@ class _Worker(threading.Thread):
         return None if self.is_alive() else int(self.error is not None)
 
     def terminate(self) -> None:
-        self.killed = True
+        self.killed |= not self.over
 
     kill = terminate
 
+    def close(self) -> None:
+        if not self.over:
+            raise ValueError("Cannot close a process while it is still running.")
+
     def join(self, timeout: float | None = None) -> None:
+        if self.ident is None:
+            raise AssertionError("can only join a started process")
         self.joined |= timeout is None
         self.left_alone |= timeout is not None
         if self.killed or timeout is not None:  # a worker may take longer to end than any timeout

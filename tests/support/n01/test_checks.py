@@ -247,8 +247,8 @@ def test_another_wrong_loader_is_told_its_fault_at_once(answer, says):
 @pytest.mark.parametrize(
     "context", [threads, pytest.param(multiprocessing.get_context("fork"), marks=pytest.mark.ranks)]
 )
-def test_a_loader_that_closes_its_queues_runs_on_processes_and_on_threads_and_the_notebook_goes_on_with_it(context):
-    closes = n01._load((n01.END_ALL, f"{n01.END_ALL}; [queue.close() for queue in (results, *orders)]"))
+def test_a_loader_that_closes_what_it_made_runs_on_processes_and_on_threads_and_the_notebook_goes_on_with_it(context):
+    closes = n01._load((n01.END_ALL, f"{n01.END_ALL}; [made.close() for made in (results, *orders, *team)]"))
     load = n01.use_loader(n01.work, closes)
     assert load.func is closes
     assert n01.use_loader(None, None).func is n01.load_in_order

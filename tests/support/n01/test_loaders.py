@@ -1,5 +1,6 @@
 """How a loader with workers is tried: right ones that are built otherwise pass, wrong ones are told what they did."""
 
+import copy
 import gc
 import queue
 import sys
@@ -79,7 +80,22 @@ def until_it_raises(batches, late):
 
 
 SAMPLERS_ERROR_AT_ITS_TURN[1].__globals__["until_it_raises"] = until_it_raises
+PUTS_BACK_WHAT_IS_EARLY = (
+    work,
+    load(
+        (
+            "arrived, *early[arrived] = results.get()\n",
+            "message = results.get()\n                if message[0] != number:\n"
+            "                    results.put(message)\n                    continue\n"
+            "                arrived, *early[arrived] = message\n",
+        )
+    ),
+)
 RIGHT = {
+    "ends whoever has ended, once more": clearing_up(
+        CLEAR_UP + "\n        for w in team:\n            w.terminate()\n            w.close()"
+    ),
+    "puts back what is early": PUTS_BACK_WHAT_IS_EARLY,
     "the batches before it come first, then the sampler's error": SAMPLERS_ERROR_AT_ITS_TURN,
     "a queue for each worker's results": A_QUEUE_FOR_EACH_RESULT,
     "no worker that would get no order": NO_IDLE_WORKER,
@@ -105,10 +121,16 @@ def test_whoever_asks_again_until_each_worker_has_ended_is_right():
 
 @pytest.mark.costly
 @pytest.mark.parametrize(
-    "kinds", ["TypeError", "pickle.PicklingError", "AttributeError", "(TypeError, AttributeError)"]
+    "change",
+    [
+        ("except Exception", "except TypeError"),
+        ("except Exception", "except (TypeError, AttributeError)"),
+        ("pickle.loads(pickle.dumps(error))", "copy.copy(error)"),
+        ("pickle.loads(pickle.dumps(error))", "copy.deepcopy(error)"),
+    ],
 )
-def test_whoever_knows_a_few_exceptions_of_pickle_is_told_of_another(kinds):
-    sendable = edited(n01_sendable, ("except Exception", f"except {kinds}"))
+def test_whoever_tries_less_than_pickle_does_is_told_what_cannot_travel(change):
+    sendable = edited(n01_sendable, change, names={"copy": copy})
     answer = edited(work, ("sendable(", "own_sendable("), names={"own_sendable": sendable})
     verdict = n01.check_loader(answer, load_in_order)
     assert verdict.status == "wrong"

@@ -334,11 +334,24 @@ def sums_for_ever(loader, step, clock, looks=[]):  # noqa: B006  that is the mis
     return pace(kept, step), pace(loader, nothing), pace(loader, step)
 
 
+def keeps_for_ever(loader, step, clock, kept=[]):  # noqa: B006  that is the mistake
+    """The kept batches in a list that is made once: later calls train on those of another loader."""
+    alone = seconds_of(loader, lambda batch: len(kept) < 5 and kept.append(batch), clock)
+    return seconds_of(kept, step, clock), alone, seconds_of(loader, step, clock)
+
+
 def test_lists_that_outlive_a_call_are_told_so():
     for _ in range(2):
         verdict = check_times(sums_for_ever)
         assert verdict.status == "wrong"
         assert f"in `looks`. {outside.REMEMBERED}" in verdict.message
+
+
+def test_batches_that_outlive_a_call_are_told_so():
+    for says in (f"in `kept`. {outside.REMEMBERED}", "a step is given a batch of another loader"):
+        verdict = check_times(keeps_for_ever)
+        assert verdict.status == "wrong"
+        assert says in verdict.message
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """Loaders that almost work: each breaks one clause of exercise 3 or 4, and is told which."""
 
 import itertools
+import multiprocessing
+import queue
+from textwrap import indent
 
 import pytest
 
@@ -69,14 +72,48 @@ GOES_ON_BEHIND_NONE = worker(
         "while True:\n        order = orders.get()\n        if order is None:\n            continue\n",
     )
 )
+STARTS = "    for worker in team:\n        worker.start()\n"
+STARTS_BEHIND_THE_SAMPLER = load(
+    ("    todo = enumerate(batches)", "    todo = None"),
+    (STARTS, ""),
+    ("    try:\n", "    try:\n        todo = enumerate(batches)\n" + indent(STARTS, "    ")),
+)
 WRONG = {
+    "takes its results from a queue between threads": (
+        (work, edited(load_in_order, ("results = context", "results = queue"), names={"queue": queue})),
+        f"batch 0 came by other ways. {trials.OWN}",
+    ),
+    "takes its results from a queue of another context": (
+        (work, edited(load_in_order, ("results = context", "results = mp"), names={"mp": multiprocessing})),
+        f"batch 0 came by other ways. {trials.OWN}",
+    ),
+    "starts no process of the context": (
+        (work, load((STARTS, ""))),
+        "no process of `context` was started",
+    ),
+    "leaves out a batch that is false": (
+        (work, load(("yield batch", "if batch:\n                yield batch"))),
+        "batch 0 is 1, due is 0.",
+    ),
+    "joins a worker that was never started": (
+        (work, STARTS_BEHIND_THE_SAMPLER),
+        "your code raised AssertionError: can only join a started process",
+    ),
+    "loads the whole dataset first": (
+        (worker(("    while (order", "    dataset = list(dataset)\n    while (order")), load_in_order),
+        f"item 7 raises KeyError, and the loop waits for ever. {trials.LOST}",
+    ),
+    "takes None for an order": (
+        (worker(("while (order := orders.get()) is not None", "while order := (*orders.get(),)")), load_in_order),
+        "in a worker your code raised TypeError: ",
+    ),
     "remembers the last error only": (
         (work, REMEMBERS_THE_LAST_ERROR),
         f"item 2 raises KeyError, and batch 1 is None. {trials.LOST}",
     ),
     "raises behind a break what nobody asks for": (
         (work, RAISES_WHILE_IT_CLEARS_UP),
-        f"your code raised KeyError: 'item 4 has no file' (in drained, line 27: `raise error`). {trials.UNASKED}",
+        f"your code raised KeyError: 'item 4 has no file' (in drained, line 30: `raise error`). {trials.UNASKED}",
     ),
     "takes a tuple for an error": (
         (work, TAKES_A_TUPLE_FOR_AN_ERROR),

@@ -121,7 +121,7 @@ def _told_of(plan: Plan) -> str:
         return "does not fit"
     name = plan.schedule.split(" (")[0].replace("ed zero", "ed\nzero").replace("t acc", "t\nacc")
     more = ["2 sequences"] * (plan.size > 1) + ["recomputed"] * plan.recompute
-    more += ["one stage a machine"] * (plan.order == "replicas")
+    more += ["a column a machine"] * (plan.order == "replicas")
     return "\n".join([f"{plan.seconds:.3f} s", name, *more])
 
 

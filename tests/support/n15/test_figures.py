@@ -36,7 +36,7 @@ def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_
     assert "gradient accumulation 2 sequences, 77 GB" in told
     all_cards = settings | {"rings": "all shared"}
     told = alt_text(n15.draw_plans(memory_of_rank, exposed, **all_cards, memory=80))
-    assert "4 x 128: 0.912 s interleaved zero bubble one stage a machine" in told
+    assert "4 x 128: 0.912 s interleaved zero bubble a column a machine" in told
     one = [2.0, 1.0, 0.5]
     assert "one curve, never 1e-9 apart" in alt_text(n15.draw_same({"a": one, "b": [x + 1e-12 for x in one]}))
     assert "different curves, up to 1e-01 apart" in alt_text(n15.draw_same({"a": one, "b": [2.0, 1.1, 0.5]}))

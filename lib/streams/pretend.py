@@ -320,7 +320,7 @@ class PretendGPU:
         place = self._place_of(args, kwargs)
         if kwargs.get("device") is not None:
             asked = self.located(asked_for(torch.device(kwargs["device"]), place))
-            kwargs = {**kwargs, "device": _CPU, "pin_memory": False}
+            kwargs = {**kwargs, "device": _CPU}
             if name == "_to_copy" and asked != place:
                 return self._moved_and_cast(args[0], asked, func, kwargs)
             place = asked
@@ -373,8 +373,8 @@ class PretendGPU:
         ours = {id(x.plain): x for x in tree_leaves((args, kwargs)) if isinstance(x, PretendTensor)}
         blocks = {x.plain.untyped_storage()._cdata: x.block for x in ours.values()}
         layouts = [_layout(x.plain) for x in ours.values()]
-        args, kwargs = tree_map(_plain, (args, kwargs))
-        result = func(*args, **kwargs)
+        plain = {key: value for key, value in tree_map(_plain, kwargs).items() if key != "pin_memory"}
+        result = func(*tree_map(_plain, args), **plain)
         of_host = result[1:] if name == "_pack_padded_sequence" else ()
         for x, layout in zip(ours.values(), layouts, strict=True):
             if _layout(x.plain) != layout:
@@ -389,7 +389,7 @@ class PretendGPU:
                 return ours[id(y)]
             if (block := blocks.get(y.untyped_storage()._cdata)) is not None:
                 return PretendTensor.of(y, self, block)  # a view: no memory is touched
-            new = self.adopt(y, _CPU if any(y is z for z in of_host) else place)
+            new = self.adopt(y, _CPU if any(y is z for z in of_host) else place, pinned=bool(kwargs.get("pin_memory")))
             if name not in _UNWRITTEN and new.device == place:
                 writes.append(new.region)
             return new

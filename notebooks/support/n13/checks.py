@@ -285,7 +285,7 @@ check_streamed = Exercise(
         ),
         "F1 waits for D0, because it writes the block that D0 reads. Hold": partial(stream_chunks, outputs=1),
         "the host stands still until": partial(stream_chunks, kept="123405h"),
-        "blocks of device memory are in use": partial(stream_chunks, depth=8),
+        "two of each are enough. An output that still has a name": partial(stream_chunks, depth=8),
     },
 )
 

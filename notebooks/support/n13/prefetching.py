@@ -253,7 +253,7 @@ def _order(operations: list[Operation], batches: int) -> str:
         if race.earlier.label.startswith("copy") and not _is_copy(race.later):
             return f"{race}. Before you hand a batch over, its user's stream must wait for the copy."
         if _dropped_between(operations, race):
-            return f"{race}. The batch was dropped, and the next copy took its memory, which the kernel still reads."
+            return f"{race}. The block was dropped, and the next copy took it, while the kernel may still use it."
         return f"{race}. Nobody has given the block back between the two: it is a wait that is missing."
     known = happens_before(operations)
     for i in range(batches - 1):

@@ -215,7 +215,8 @@ class _Seen:
         inputs = {block for i in range(self.chunks) for block in _written(self.named[f"C{i}"])}
         outputs = blocks - inputs
         if len(inputs) > 2 or len(outputs) > 2:
-            used = f"{len(inputs)} blocks of device memory are in use for inputs, {len(outputs)} for outputs"
+            into = f"chunks are copied into {plural(len(inputs), 'block')} of device memory"
+            used = f"{into}, {len(outputs)} more are in use"
             return f"{used}: two of each are enough. An output that still has a name when the next is made counts, too."
         taken = {op.label for op in self.operations if op.kind == "allocate"}
         if len(taken) > 4:

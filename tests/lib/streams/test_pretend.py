@@ -220,6 +220,8 @@ def test_the_host_pins_and_what_it_pins_is_another_tensor():
     (op,) = gpu.operations
     assert (op.lane, op.label, op.reads, op.writes) == (HOST, "pin", (x.region,), (pinned.region,))
     assert plain(pinned).tolist() == [1.0] * 3
+    made = [x.new_empty(2, pin_memory=True), torch.full_like(x, 2, pin_memory=True), torch.zeros_like(x)]
+    assert [y.is_pinned() for y in made] == [True, True, False]
 
 
 def test_two_streams_of_one_name_are_two():

@@ -158,8 +158,8 @@ def in_a_stream_of_its_own(gpu, stage, chunks, results):
         (on_the_host, "with 5 chunks: the device has run no C0 and no F0 and no D0."),
         (by_way_of_other_memory, "with 5 chunks: the device has run no D0."),
         (in_a_stream_of_its_own, "F0 ran in mine: call stage in the stream that was current"),
-        (partial(with_other_needs, outputs=3), "3 for outputs: two of each are enough"),
-        (partial(with_other_needs, inputs=3), "3 blocks of device memory are in use for inputs"),
+        (partial(with_other_needs, outputs=3), "3 more are in use: two of each are enough"),
+        (partial(with_other_needs, inputs=3), "chunks are copied into 3 blocks of device memory"),
         (partial(with_other_needs, waits=9), "the host waits 5 times"),
         (partial(with_other_needs, own=False), "C0 waits for what compute did before"),
     ],
@@ -350,7 +350,7 @@ def recorded_too_late(batches, gpu):
         (but(lambda stream, side, batch, event: batch.record_stream(stream)), "must wait for the copy"),
         (
             but(lambda stream, side, batch, event: stream.wait_event(event)),
-            "the next copy took its memory, which the kernel still reads",
+            "the next copy took it, while the kernel may still use it",
         ),
         (
             but(lambda stream, side, batch, _: (stream.wait_stream(side), batch.record_stream(stream))),

@@ -108,6 +108,10 @@ RIGHT_REPAIRS = {
         RECORDS,
         ("    for layer in layers:\n", "    copies.synchronize()\n    for layer in layers:\n"),
     ),
+    "refilled, a batch that torch makes pinned": (
+        "refilled",
+        ("        batch.fill_(i + 1.0)\n", "        batch = torch.full_like(batch, i + 1.0, pin_memory=True)\n"),
+    ),
     "refilled, pinned by the GPU": (
         "refilled",
         (INTO_THE_LOOP, INTO_THE_LOOP + "        batch = gpu.pinned((1000,), torch.float32)\n"),

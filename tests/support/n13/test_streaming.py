@@ -62,7 +62,7 @@ def test_in_one_stream_it_is_the_stream_that_makes_them_wait_whatever_the_blocks
 @pytest.mark.parametrize(
     "says, edits",
     [
-        ("2 blocks of device memory are in use for inputs, 3 for outputs", [("[None] * 2", "[None] * 3")]),
+        ("chunks are copied into 2 blocks of device memory, 3 more are in use", [("[None] * 2", "[None] * 3")]),
         ("An output that still has a name when the next is made", [("        outputs[k] = None\n", "")]),
         (
             "Stream compute 2 is told to wait, and nothing is ever launched there: stage runs in compute",

@@ -243,7 +243,7 @@ def _fault_of_gradient(model: _Scores, due: Tensor) -> str:
     off = float((found - due).norm() / due.norm())
     times = float(found.norm() / due.norm())
     if not off < (1e-9 if due.dtype == torch.float64 else 1e-5):
-        length = f"{times:.2f} times as long as" if abs(times - 1) >= 0.005 else "as long as"
+        length = "as long as" if abs(times - 1) < 0.005 else f"{times:.2f} times as long as"
         rounded = f" {FLOAT32}" * (off < FLOAT32_SHARE)
         return f"the gradient is {length} the whole batch's, and {per_cent(off)} of its length away.{rounded}"
     beside = model.unused.grad

@@ -182,9 +182,10 @@ class MessageSent:
 
     kept: ClassVar = weakref.WeakSet()
 
-    def __init__(self, work, dropped):
+    def __init__(self, work, to, dropped):
         self.kept.add(self)
         self.work = work
+        self.to = to
         self.dropped = dropped
         self.waited = False
 
@@ -203,7 +204,7 @@ class MessageSent:
 
     def __del__(self):
         if not self.waited:
-            self.dropped.append(self.work)
+            self.dropped.append((self.to, self.work))
 
 
 def note_messages(dist, tasks):
@@ -218,8 +219,8 @@ def note_messages(dist, tasks):
     def kept():
         if dropped:
             raise RuntimeError(
-                "what isend has returned is gone before anybody has waited for it: keep it, or the message may never "
-                "leave"
+                "what isend has returned is gone before anybody has waited for it: keep it and wait for it, or the "
+                "message may never leave"
             )
 
     def isend(tensor, dst=None, group=None, tag=0, group_dst=None):
@@ -227,7 +228,7 @@ def note_messages(dist, tasks):
         if threading.current_thread() is threading.main_thread():
             tasks.append(("S", group_dst if dst is None else dst))
         work = begin["isend"](tensor, dst, group, tag, group_dst)
-        return None if work is None else MessageSent(work, dropped)
+        return None if work is None else MessageSent(work, group_dst if dst is None else dst, dropped)
 
     def irecv(*tensor, **named):
         kept()
@@ -239,7 +240,13 @@ def note_messages(dist, tasks):
             owner.irecv = irecv
 
     have(isend, irecv)
-    return lambda: have(**begin)
+
+    def put_back():
+        have(**begin)
+        if any(to < dist.get_rank() for to, _ in dropped):  # of a forward, its gradient says that it has come
+            kept()
+
+    return put_back
 
 
 def with_looks_counted(dist, name, **given):

@@ -168,7 +168,7 @@ def _fault_of_loading_elsewhere(pair: tuple[Any, Any], write: Any, read: Any, pa
     if found != MORE:
         return f"load of a small state should return {MORE}, it returned {found!r}."
     if not path.exists():
-        return f"load of {file.name} has removed a file beside it, {path.name}."
+        return f"save or load of {file.name} has removed a file beside it, {path.name}."
     given = {"text": text, "name": pair[1].__name__, "file": str(file)}
     (stand,) = on_ranks(loaded_elsewhere, 1, given)
     if stand.how == "done" and stand.value == MORE:

@@ -388,3 +388,9 @@ def test_a_join_of_another_shape_or_that_writes_into_its_lists_is_refused(wrong,
     verdict = ask(n07.check_join, wrong)
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+
+
+def test_a_gradient_that_is_no_number_is_as_long_as_no_other():
+    unstable = edited(accumulate, ("F.cross_entropy(scores,", "F.nll_loss(scores.softmax(-1).log(),"))
+    message = n07.check_accumulate(unstable).message
+    assert "the gradient is nan times as long as the whole batch's" in message

@@ -6,6 +6,7 @@ from support.kit.mistakes import edited
 from support.n16 import (
     case_four_numbers,
     case_friday,
+    case_less_to_keep,
     case_longer_rows,
     case_more_rows,
     case_nobody_is_slow,
@@ -127,6 +128,14 @@ ANSWERS = {
         case_longer_rows,
         [(', reduction="sum").item()', ").item() * int(inside.sum())")],
         "with texts of 4, 1, 4 tokens and rows of 4 the loss is nan",
+    ),
+    "12 nobody waits for the last gradient": (
+        case_less_to_keep,
+        [
+            ("    sent = []\n", "    sent = []\n    gradients = []\n"),
+            ("dist.send(x.grad, rank - 1)", "gradients.append(dist.isend(x.grad, rank - 1))"),
+        ],
+        "is gone before anybody has waited for it",
     ),
 }
 

@@ -48,7 +48,7 @@ def test_a_save_is_judged_by_every_moment_of_it(change, told):
      "load of a small state: your code raised ValueError: none"),
     ([('return state["more"]', "folder = os.path.dirname(path)\n    for each in os.listdir(folder):\n"
        "        if each != os.path.basename(path):\n            os.remove(f'{folder}/{each}')\n"
-       '    return state["more"]')], "load of small.pt has removed a file beside it, state.pt."),
+       '    return state["more"]')], "save or load of small.pt has removed a file beside it, state.pt."),
     ([("if zlib", "if len(content) < 100 or zlib"), ("!= checksum", "!= checksum[:0] and content[:2] != b'PK'")],
      "with one byte changed"),
 ])  # fmt: skip

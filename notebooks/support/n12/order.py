@@ -18,7 +18,7 @@ _Pair: TypeAlias = tuple[int, int]
 def fault_of_the_graph(
     root: Any, layers: Mapping[_Pair, Any], starts: Sequence[int], partitions: int
 ) -> Fault | None:
-    """Say which micro-batch may go backward too early, None if each is held behind the next one.
+    """Say which micro-batch may go backward too early or has to wait for an earlier one, None if none does.
 
     root: the node of the output. layers: the node that a pair's first layer left. starts: the first row of each
     micro-batch, which its first column holds.
@@ -26,15 +26,16 @@ def fault_of_the_graph(
     nodes = list(_behind(root))
     recomputes = _recomputes(nodes, starts)
     checkpoints = _checkpoints(nodes, recomputes)
+    pairs = product(range(len(starts)), range(partitions))
+    first = {pair: node for pair in pairs if (node := checkpoints.get(pair, layers.get(pair))) is not None}
+    behind = {pair: set(_behind(node)) for pair, node in first.items()}
     unheld = []
     for j, i in product(range(partitions), range(len(starts) - 1)):
-        later = checkpoints.get((i + 1, j), layers.get((i + 1, j)))
-        found = set(_behind(later))
-        earlier = [recomputes.get((i, j)), checkpoints.get((i, j), layers.get((i, j)))]
-        if not all(node is None or node in found for node in earlier):
+        found = behind.get((i + 1, j), set())
+        if not all(node is None or node in found for node in (recomputes.get((i, j)), first.get((i, j)))):
             unheld.append((i, j))
     if not unheld:
-        return None
+        return _fault_of_waiting(first, behind)
     i, j = unheld[0]
     said = (
         "the outcome is right, but the graph does not hold every partition to its order. In partition "
@@ -43,6 +44,17 @@ def fault_of_the_graph(
     )
     joins = sum("Join" in node.name() for node in nodes)
     return Fault(said, f"{unheld} of {joins} ties")
+
+
+def _fault_of_waiting(first: Mapping[_Pair, Any], behind: Mapping[_Pair, set[Any]]) -> Fault | None:
+    for (i, j), (later, k) in product(first, first):
+        if later == i + 1 and first[later, k] in behind[i, j]:
+            said = (
+                f"the outcome is right, but {later} waits for {i}: a way leads from micro-batch {i} in partition {j} "
+                f"to micro-batch {later} in partition {k}. The last micro-batch goes first, and waits for none"
+            )
+            return Fault(said, said)
+    return None
 
 
 def fault_of_dictionaries(root: Any, earlier: Any = None) -> str:

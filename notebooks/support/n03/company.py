@@ -191,7 +191,12 @@ def train_ways(
 
 
 def _trained(ways: Mapping[str, Tensor], train_set: Data, batch_norm: bool, train: Trainer) -> Networks:
-    """Train a network for each way and seed, all at once."""
+    """Train a network for each way and seed, all at once. Raises ValueError unless all have as many seeds."""
+    counts = {way: len(orders) for way, orders in ways.items()}
+    if len(set(counts.values())) > 1:
+        raise ValueError(
+            f"each way needs as many seeds as the others: {counts}; run the cells again that deal them"
+        )
     orders = torch.cat(list(ways.values()))
     seeds = len(orders) // len(ways)
     nets = Networks([*range(seeds)] * len(ways), batch_norm)

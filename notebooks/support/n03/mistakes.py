@@ -240,12 +240,12 @@ _IMAGES = "images = step.flatten()"
 
 # fmt: off
 OF_CONTROLS = {
-    "new_steps deals single images: then the company changes, too.": (_GROUPS, "groups = epoch.flatten()"),
+    "new_steps tears groups up: then the company changes, too.": (_GROUPS, "groups = epoch.flatten()"),
     "new_steps calls the steps in another order: the images of a step still come together.":
         (_GROUPS, "groups = epoch"),
     "new_steps deals the groups of a step to other ranks: no group comes in another step.":
         (_GROUPS, "return torch.stack([step[torch.randperm(len(step), generator=generator)] for step in epoch])"),
-    "new_steps moves groups that follow each other together: in their new step they meet again.":
+    "new_steps parts some groups of a step too seldom: in their new step they meet again.":
         ("groups[places]", "groups.roll(int(places[0]), 0)"),
     "new_company only puts the images of a group in another order: each image keeps its company.":
         ("images[places].view_as(step)", "step[:, torch.randperm(step.shape[1], generator=generator)]"),
@@ -267,7 +267,7 @@ OF_CONTROLS = {
         (_IMAGES, "images = step[: len(step) // 2].flatten()",
          "images[places].view_as(step)",
          "torch.cat([images[places].view_as(step[: len(step) // 2]), step[len(step) // 2 :]])"),
-    "new_company moves several images of a group together, or leaves them: they keep each other's company.":
+    "new_company parts some images of a group too seldom: they keep each other's company.":
         (_IMAGES, "images = step.reshape(-1, 2) if step.numel() % 2 == 0 else step",
          "images[places].view_as(step)", "images[places].reshape(step.shape)"),
     "new_company deals within a part of the step: the images of two parts never meet.":

@@ -225,10 +225,11 @@ def note_messages(dist, tasks):
 
     def isend(tensor, dst=None, group=None, tag=0, group_dst=None):
         kept()
+        to = group_dst if dst is None else dst
         if threading.current_thread() is threading.main_thread():
-            tasks.append(("S", group_dst if dst is None else dst))
+            tasks.append(("S", to))
         work = begin["isend"](tensor, dst, group, tag, group_dst)
-        return None if work is None else MessageSent(work, group_dst if dst is None else dst, dropped)
+        return None if work is None else MessageSent(work, to, dropped)
 
     def irecv(*tensor, **named):
         kept()

@@ -302,3 +302,9 @@ def test_what_was_recorded_is_what_the_notebooks_cell_computes(name):
     room = ast.parse((ROOT / "notebooks/support/n03/company.py").read_text(encoding="utf-8")).body
     (own,) = (ast.unparse(part) for part in room if isinstance(part, ast.FunctionDef) and part.name == name)
     assert [without_types(text) for text in shown] == [without_types(own)]
+
+
+def test_ways_of_unequal_many_seeds_are_refused_with_their_numbers():
+    orders = torch.zeros(5, 1, 1, 2, 2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"\{'told': 5, 'forgotten': 3\}; run the cells again that deal them"):
+        company.train_ways({"told": orders, "forgotten": orders[:3]}, data(4), data(4), batch_norm=True)

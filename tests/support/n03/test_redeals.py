@@ -80,7 +80,7 @@ def both(control):
 
 def test_a_control_that_changes_less_than_it_says_is_told_what_it_changes_and_no_more():
     for pair, said, not_said in (
-        ((rolled, new_company), "new_steps moves groups that follow each other together", "by one place"),
+        ((rolled, new_company), "new_steps parts some groups of a step too seldom", "by one place"),
         ((other_ranks, new_company), "no group comes in another step", "calls the steps in another order"),
         ((both(other_ranks), new_company), "deals the groups of a step to other ranks", "only"),
         ((both(calls_steps), new_company), "calls the steps in another order", "only"),

@@ -6,6 +6,7 @@ import numpy
 import pytest
 import torch
 
+from support.kit.mistakes import edited
 from support.n03 import checks as n03
 from support.n03.solved import exact_score
 
@@ -388,3 +389,8 @@ def test_a_rank_that_waits_for_others_in_vain_is_told_who_waits_where():
     assert "on 2 ranks with 12, 11 batches" in verdict.message
     assert "broadcast" in verdict.message
     assert "all_reduce" in verdict.message
+
+
+def test_who_evaluates_the_batch_normalisation_alone_leaves_dropout_to_chance():
+    one_kind = "for layer in ddp.modules():\n        layer.train(not hasattr(layer, 'running_mean'))"
+    assert n03.check_score(edited(exact_score, ("ddp.eval()", one_kind))).status == "wrong"

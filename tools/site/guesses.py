@@ -46,7 +46,7 @@ NUMBERS: dict[str, Callable[[Any], str]] = {
     "short %": lambda number: _short(100 * number),
     "g %": lambda number: f"{100 * number:g}",
     ".0f %": lambda number: f"{100 * number:.0f}",
-    "digits": lambda number: str([int(digits) for digits in re.findall(r"\d+", str(number))]),
+    "digits": lambda number: str([int(digits) for digits in re.findall(r"-?\d+", str(number))]),
 }
 WORDS: dict[str, Callable[[Any], str]] = {"repr": repr, "as it is": str, "upper": str.upper, "lower": str.lower}
 LISTS: dict[str, Callable[[Any], str]] = {

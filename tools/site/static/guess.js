@@ -70,7 +70,7 @@
     "short %": (n, whole) => (whole ? String(100 * n) : general(100 * n, 4)),
     "g %": (n) => general(100 * n, 6),
     ".0f %": (n) => toWhole(100 * n),
-    "digits": (n, whole) => `[${((whole ? String(n) : repr(n)).match(/\d+/g) || []).map(Number).join(", ")}]`,
+    "digits": (n, whole) => `[${((whole ? String(n) : repr(n)).match(/-?\d+/g) || []).map(Number).join(", ")}]`,
   };
   const WORDS = {
     "": () => "",

@@ -5,7 +5,7 @@
     make test FAST=1     lib, its properties, the tools: no notebook and no room of one, no browser, no real ranks
     make prove           what that leaves out (tests/conftest.py): full sizes, all cases, what is costly
 
-Two cores share everything: three processes for the units, since many a test waits for a rank. Beside them run, one
+Two cores share everything: four processes for the units, since many a test waits for a rank. Beside them run, one
 after another, the cells of notebooks, browsers and simulated GPUs, which mostly wait. All are through at about the same
 time. So whatever is compared must hold on a busy machine too; what a notebook only measures is shown, not compared.
 
@@ -42,9 +42,8 @@ from tools.project import ROOT, find, notebooks
 FOLDERS = ["tools", "lib", "support", "site", "property", "notebooks", "gpu"]
 #: Who is through takes over half of what another has left. When a worker dies, its test fails and another goes on.
 BOTH_CORES = ["-n", "4", "--dist", "worksteal"]
-#: A process takes 10 seconds of a core to import and to collect: one less where few tests wait, for want of real ranks,
-#: or where other steps fill the cores meanwhile.
-ONE_LESS = ["-n", "3", "--dist", "worksteal"]
+#: Without real ranks few tests wait, and a process takes 10 seconds of a core to import and to collect.
+FEW_WAIT = ["-n", "3", "--dist", "worksteal"]
 #: The cells of a notebook share a kernel. Elsewhere never: when a worker dies so, xdist 3.8 waits for ever (its 1378).
 WHOLE_FILES = ["--dist", "loadfile", "--no-loadscope-reorder"]
 #: One test after another, in one worker: when it dies, pytest still reports.
@@ -139,7 +138,7 @@ def widgets() -> SuiteStep:
 def everything() -> list[SuiteStep]:
     """Return the steps of `make test`."""
     return [
-        SuiteStep("units, properties, hygiene", units(), [*ONE_LESS, *BRIEF], 60),
+        SuiteStep("units, properties, hygiene", units(), [*BOTH_CORES, *BRIEF], 60),
         cells(notebooks(), processes=2, beside=True),
         widgets(),
         simulated(),
@@ -151,7 +150,7 @@ def fast() -> list[SuiteStep]:
     """Return the step of `make test FAST=1`."""
     folders = ["tests/lib", "tests/property", "tests/tools"]
     slow = [f"--ignore=tests/{name}" for name in RUN]
-    return [SuiteStep("units and properties", folders, [*slow, *BRIEF, *ONE_LESS, "-m", "not ranks"], 20)]
+    return [SuiteStep("units and properties", folders, [*slow, *BRIEF, *FEW_WAIT, "-m", "not ranks"], 20)]
 
 
 def prove() -> list[SuiteStep]:

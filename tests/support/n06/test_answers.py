@@ -191,7 +191,7 @@ def test_a_sharded_step_of_three_halves_is_told_so_whatever_it_sends_in_them():
 
 
 def straight_to_the_owners(weights, gradient, own, optimizer, dist, times=0):
-    """Right if each message is waited for once."""
+    """Send chunks to their owners, and back so, in place of a ring: right if each message is waited for once."""
     rank = dist.get_rank()
     world = dist.get_world_size()
     others = [(rank + hop) % world for hop in range(1, world)]

@@ -211,36 +211,6 @@ def test_who_begins_too_early_or_has_not_written_finish_is_told_so():
 # ---- the step whose moments are shared out
 
 
-def in_place_of_a_ring(weights, gradient, own, optimizer, dist):
-    """Another right answer: chunks go straight to their owners, and come back so."""
-    rank = dist.get_rank()
-    world = dist.get_world_size()
-    others = [(rank + hop) % world for hop in range(1, world)]
-    parts = gradient.tensor_split(world)
-    sending = [dist.isend(parts[other], other) for other in others]
-    total = parts[rank].clone()
-    for other in others:
-        received = torch.empty_like(total)
-        dist.recv(received, other)
-        total += received
-    for handle in sending:
-        handle.wait()
-    own.grad = total / world
-    optimizer.step()
-    with torch.no_grad():
-        chunks = weights.tensor_split(world)
-        chunks[rank].copy_(own)
-    sending = [dist.isend(chunks[rank], other) for other in others]
-    for other in others:
-        dist.recv(chunks[other], other)
-    for handle in sending:
-        handle.wait()
-
-
-def test_a_sharded_step_that_sends_chunks_straight_to_their_owners_is_right_too():
-    assert n06.check_shard(in_place_of_a_ring)
-
-
 @pytest.mark.parametrize("change, told", [
     (("weights.tensor_split(world)[rank].copy_(own.detach())", "weights.tensor_split(world)[rank] = own"),
      "nothing can be put into a tuple"),

@@ -2,18 +2,15 @@
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
-from queue import SimpleQueue
 
 import pytest
 import torch
 
-from support.built import worker as serve
 from support.n09 import checks as n09
 from support.n09.answers import putting, run_plan, take
 from tests.support.n09.test_other_clocks import ended
-from tests.support.n09.test_right_answers import keys_of
+from tests.support.n09.test_right_answers import spawn_by_executor
 from tests.support.n09.test_wrong_answers import answers_of
 
 
@@ -49,18 +46,8 @@ def clock_that_copies(tasks, *queues):
     return copy.deepcopy(putting(take)(tasks, *queues))
 
 
-@contextmanager
 def spawn_by_a_pool_of_the_usual_size(devices):
-    keys = keys_of(devices)
-    made = {key: (SimpleQueue(), SimpleQueue()) for key in keys}
-    with ThreadPoolExecutor() as pool:
-        for pair in made.values():
-            pool.submit(serve, *pair)
-        try:
-            yield [made[key][0] for key in keys], [made[key][1] for key in keys]
-        finally:
-            for in_queue, _ in made.values():
-                in_queue.put(None)
+    return spawn_by_executor(devices, threads=lambda keys: None)
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,11 @@ def idle_by_polling(in_queue, out_queue):
 
 
 @contextmanager
-def spawn_by_executor(devices):
+def spawn_by_executor(devices, threads=len):
+    """Serve in a pool. threads: how many it has, of the keys."""
     keys = keys_of(devices)
     made = {key: (SimpleQueue(), SimpleQueue()) for key in keys}
-    with ThreadPoolExecutor(max_workers=len(made)) as pool:
+    with ThreadPoolExecutor(max_workers=threads(made)) as pool:
         for pair in made.values():
             pool.submit(serve, *pair)
         try:

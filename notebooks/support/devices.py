@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,7 +26,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from lib.runtime.device import device_name, synchronize
+from lib.runtime.device import active_bytes, device_name, synchronize
 from lib.simulated import BuildError, Kernel, Link, start
 from lib.simulated.starting import NAME as SIMULATED_KIND
 from lib.streams.gpu import Accelerator
@@ -33,6 +34,9 @@ from support import recordings
 
 CUDA_CYCLES = 1.5e9
 """Of torch.cuda._sleep in a second, about: a GPU's clock."""
+
+RELEASE_SECONDS = 2.0
+"""So long a run's memory may be on its way back: autograd's thread lets go of a failed backward after its error."""
 
 OnGPU = Callable[..., Tensor]
 
@@ -77,10 +81,23 @@ class RealStreams(Accelerator):
 
     def run(self, function: OnGPU, *arguments: object) -> Any:
         """Return what a function of this device and these arguments computes, as a number or a list."""
+        before = self._in_use()
         try:
             return function(self, *arguments).tolist()
         finally:
             self.synchronize()  # nothing of it may still be on its way when the next one begins
+            self._wait_for_release(before)
+
+    def _in_use(self) -> int:
+        if self.memory is None:
+            return 0
+        return sum(active_bytes(device, "current") for device in self.devices)
+
+    def _wait_for_release(self, before: int) -> None:
+        """Wait until no more bytes are in use than before a run, where the next one may need them all."""
+        end = time.monotonic() + RELEASE_SECONDS
+        while self._in_use() > before and time.monotonic() < end:
+            time.sleep(0.001)
 
     def run_often(self, times: int, function: OnGPU, *arguments: object) -> list[Any]:
         """Return what so many runs give, one after the other."""

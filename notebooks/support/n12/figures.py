@@ -307,11 +307,9 @@ def draw_held(found: Mapping[str, Sequence[float]], m: int, inside: float) -> Fi
         axes.set(xlabel="held, × E", xlim=(0, 1.25 * max(inside, *(each[1] for each in found.values()))))
     both[0].set_yticks(range(len(found)), list(found))
     both[0].legend(handles=legend_pair(measured=True, color=GREEN), loc="upper right")
-    after, peak = (found["except_last"][k] - found["always"][k] for k in (0, 1))
-    at_peak = f"{'saves' if peak > 0 else 'costs'} {abs(peak):.2f} E at the peak"
-    if abs(peak) < 0.005:
-        at_peak = "nothing at the peak"
-    finding = f"m = {m}: always saves {after:.2f} E after forward, and {at_peak}"
+    saved = found["except_last"][0] - found["always"][0]
+    least = held_at_most("always", m, inside)
+    finding = f"m = {m}: always saves {saved:.2f} E after forward; at the peak both need {least:.2f} E"
     headline(figure, finding)
     rows = "; ".join(
         f"{mode} {after:.2f} E after forward, {peak:.2f} E at most" for mode, (after, peak) in found.items()

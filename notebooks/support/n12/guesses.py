@@ -42,7 +42,7 @@ class _FastestOrBeside(Guess):
     """A guess of the fastest m: times that are measured close together change places from run to run."""
 
     def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
-        """Take the fastest m for right, and a neighbour that took hardly longer; say which one was the fastest."""
+        """Say how much longer a neighbour of the fastest m took; it counts if that is little."""
         verdict = super().__call__(my_guess, *known, **named)
         mine = self.read(my_guess)
         ms = sorted(known[0])
@@ -51,10 +51,9 @@ class _FastestOrBeside(Guess):
         if not isinstance(mine, (int, float)) or mine not in beside:
             return verdict
         slower = known[0][mine] / known[0][ms[best]] - 1
-        if slower > CLOSE:
-            return verdict
-        said = f"You said {mine:g}: that counts, it is beside the fastest here, m = {ms[best]}"
-        return Verdict("note", f"{said}, and took {slower:.0%} longer.")
+        said = f"You said {mine:g}: beside the fastest here, m = {ms[best]}, and {slower:.0%} longer"
+        counts = ", so it counts" if slower <= CLOSE else ""
+        return Verdict("note", f"{said}{counts}.")
 
 
 guess_m = _FastestOrBeside(

@@ -161,10 +161,14 @@ class _Seen:
         if called > self.chunks:
             return f"stage was called {called} times for {plural(self.chunks, 'chunk')}."
         for i in range(self.chunks):
-            missing = [name for name in (f"C{i}", f"F{i}", f"D{i}") if name not in self.named]
+            what = {
+                f"C{i}": f"a copy from chunk {i}",
+                f"F{i}": "its stage",
+                f"D{i}": f"a copy into result {i}",
+            }
+            missing = [f"{name}, {role}" for name, role in what.items() if name not in self.named]
             if missing:
-                names = " and no ".join(missing)
-                return f"the device has run no {names}."
+                return f"the device has run no {', and no '.join(missing)}."
             lane = self.named[f"F{i}"].lane
             if lane != "compute":
                 return f"F{i} ran in {lane}: call stage in the stream that was current when you were called."

@@ -155,8 +155,11 @@ def in_a_stream_of_its_own(gpu, stage, chunks, results):
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        (on_the_host, "with 5 chunks: the device has run no C0 and no F0 and no D0."),
-        (by_way_of_other_memory, "with 5 chunks: the device has run no D0."),
+        (
+            on_the_host,
+            "the device has run no C0, a copy from chunk 0, and no F0, its stage, and no D0, a copy into result 0.",
+        ),
+        (by_way_of_other_memory, "with 5 chunks: the device has run no D0, a copy into result 0."),
         (in_a_stream_of_its_own, "F0 ran in mine: call stage in the stream that was current"),
         (partial(with_other_needs, outputs=3), "3 more are in use: two of each are enough"),
         (partial(with_other_needs, inputs=3), "chunks are copied into 3 blocks of device memory"),

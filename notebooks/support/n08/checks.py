@@ -110,7 +110,7 @@ HELD = [
     orders_of("F0", "F0 F1 B1 B0 F2", "F0 F1"),
     orders_of("F0 F1 B0 F2 B1 F3 F4 B2 B3 F5 B4 B5", "F0 B0 F1 F2 F3 B1 F4 F5"),
     orders_of("F3 B3", "F0 F1 F2 B2 F3 F4", ""),
-    orders_of("F0 F1 R0 F2 R1 B1"),
+    orders_of("F0 R0 F1 W0 F2 R1 B1"),
     orders_of("F0 B0 W0 F1 B1 R1 F2 B2"),
 ]
 

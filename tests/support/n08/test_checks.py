@@ -196,7 +196,7 @@ def test_numbers_of_micro_batches_recomputes_and_empty_orders_are_told_from_what
     assert says in verdict.message
 
 
-def test_a_task_of_another_kind_behind_a_backward_holds_nothing():
+def test_a_task_of_another_kind_holds_nothing_and_lets_nothing_go():
     def adding(orders, nothing=""):
         peaks = []
         for order in orders:
@@ -212,7 +212,14 @@ def test_a_task_of_another_kind_behind_a_backward_holds_nothing():
     def only_w_is_other(orders):
         return adding(orders, nothing="W")
 
-    for wrong in (adding, only_w_is_other):
+    def only_r_is_other(orders):
+        peaks = []
+        for order in orders:
+            steps = [{"F": 1, "R": 0}.get(kind, -1) for kind, _ in order]
+            peaks.append(max(itertools.accumulate(steps), default=0))
+        return peaks
+
+    for wrong in (adding, only_w_is_other, only_r_is_other):
         verdict = n08.check_live(wrong)
         assert verdict.status == "wrong"
     assert "('W', 0)" in n08.check_live(adding).message

@@ -255,6 +255,13 @@ def test_a_task_of_another_kind_stands_anywhere_and_a_message_travels_after_what
     verdict = n08.check_simulate(only_r_is_other)
     assert verdict.status == "wrong"
     assert "W1" in verdict.message
+    waits_for_r = edited(
+        solved.simulate,
+        ("if order and arrival", 'if order and not (order[0][0] == "B" and ("R", order[0][1]) in order) and arrival'),
+    )
+    verdict = n08.check_simulate(waits_for_r)
+    assert verdict.status == "wrong"
+    assert "But these orders can run" in verdict.message
     only_while_it_waits = edited(
         solved.simulate,
         (
@@ -346,14 +353,13 @@ def test_a_deadlock_is_named_by_what_waits_on_each_rank_and_by_no_other_task():
         return edited(solved.simulate, ('"deadlock: " + ", ".join(waiting)', words), names={"needed": needed_by})
 
     ring = '", ".join(f"rank {j}: {o[0]} needs {needed(*o[0], j, len(orders))}" for j, o in enumerate(left) if o)'
-    assert n08.check_simulate(worded(ring))
     assert n08.check_simulate(worded('" and ".join(f"{o[0][0]} {o[0][1]} on {j}" for j, o in enumerate(left) if o)'))
     assert n08.check_simulate(worded('" ".join(f"{o[0][0]}_{o[0][1]}" for o in left if o)'))
     assert n08.check_simulate(worded('"These are no orders of 1F1B: " + ", ".join(waiting)'))
     behind = '" ".join(f"{kind}{i}" for o in left for kind, i in o)'
     done = '", ".join([*(f"{kind}{i}" for kind, i, _ in ends), *waiting])'  # found waiting once, and done since
     at_its_end = '", ".join([*waiting, *(f"{o[-1][0]}{o[-1][1]}" for o in orders if o)])'
-    for words in (behind, done, at_its_end):
+    for words in (behind, done, at_its_end, ring):
         verdict = n08.check_simulate(worded(words))
         assert verdict.status == "wrong"
         assert "no rank waits there" in verdict.message

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from numbers import Integral
 from random import Random
 from typing import Any, TypeAlias
 
@@ -77,6 +76,7 @@ FEW = "Fewer samples than ranks are dealt, too, however you like."
 TWO = "Two cursors are two: what is one's is not the other's."
 KEPT = "load is to leave the state as it is: it may be loaded again."
 PROCESS = "The new process has the state only: no variable of the old one, and no file that it wrote."
+ASKED = 100  # times, where samples are few: far more than any shard has
 SIZES = (12, 6000)
 MANY = 600  # calls of one kind
 MOST_GROWTH = 300  # bytes; a byte a call is twice as much
@@ -150,27 +150,38 @@ def _written(state: Any) -> bytes:
 
 
 def _same(got: Any, expected: Any) -> bool:
-    """Say whether an answer is ours: a list of the same indices, the same position, None."""
+    """Say whether an answer is ours: a list of the same ints, the same position, None."""
     if expected is None:
         return got is None
     if isinstance(expected, list):
-        whole = isinstance(got, list) and all(
-            isinstance(i, Integral) and not isinstance(i, bool) for i in got
-        )
-        return whole and got == expected
+        return isinstance(got, list) and _kinds(got) == {int} and got == expected
     return not isinstance(got, (bool, Sequence)) and bool(got == expected)
 
 
+def _kinds(answer: Any) -> set[type]:
+    """Return the types of what stands in a list; none for what is no list."""
+    return set(map(type, answer)) if isinstance(answer, list) else set()
+
+
 def _told(answer: Any) -> str:
-    return "returned None" if answer is None else f"gives {short(answer)}"
+    if answer is None:
+        return "returned None"
+    kinds = _kinds(answer)
+    others = f", a list of {kinds.pop().__name__}" if len(kinds) == 1 and kinds != {int} else ""
+    return f"gives {short(answer)}{others}"
 
 
 def _fault_of_few(cursor: CursorClass) -> str:
-    """Ask for samples where there are fewer than ranks: any will do, but the cells below ask, too."""
+    """Ask for samples where there are fewer than ranks: any will do, if they come to an end."""
     for size, ranks in ((1, 3), (2, 8)):
         for rank in range(ranks):
-            with in_case(f"Cursor({size}, {ranks}, {rank}), next(1)", {"": FEW}):
-                cursor(size, ranks, rank).next(1)
+            said = f"Cursor({size}, {ranks}, {rank})"
+            with in_case(f"{said}, next(1)", {"": FEW}):
+                mine = cursor(size, ranks, rank)
+                for _ in range(ASKED):
+                    last = mine.next(1)
+            if last is not None:
+                return f"{said}, {ASKED} times next(1): the last one {_told(last)}, not None."
     return ""
 
 

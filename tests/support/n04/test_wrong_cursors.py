@@ -8,6 +8,7 @@ import pickle
 import sqlite3
 import uuid
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,9 +47,19 @@ def test_fewer_samples_than_ranks_are_dealt_too():
     refused(n04.check_cursor(raising), "Fewer samples than ranks are dealt, too")
 
 
-@pytest.mark.parametrize("made", [torch.tensor, float])
-def test_samples_are_whole_numbers_that_a_set_can_tell_apart(made):
-    refused(n04.check_cursor(edited(Cursor, ("[place %", "[made(place) %"), names={"made": made})), "not [0, 2, 1]")
+def test_the_shard_has_an_end_where_samples_are_fewer_than_ranks():
+    def next_empty(self, batch_size):
+        batch = Cursor.next(self, batch_size)
+        return [] if batch is None and self.size < self.num_replicas else batch
+
+    empty = with_methods(Cursor, next=next_empty)
+    refused(n04.check_cursor(empty), "Cursor(1, 3, 0), 100 times next(1): the last one gives [], not None.")
+
+
+@pytest.mark.parametrize(("made", "kind"), [(torch.tensor, "Tensor"), (float, "float"), (np.int64, "int64")])
+def test_samples_are_ints(made, kind):
+    made_so = edited(Cursor, ("[place %", "[made(place) %"), names={"made": made})
+    refused(n04.check_cursor(made_so), f", a list of {kind}, not [0, 2, 1]")
 
 
 def test_a_cursor_is_not_changed_by_who_empties_what_it_gave():

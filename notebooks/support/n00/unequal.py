@@ -27,7 +27,7 @@ DEAL_CASES: list[tuple[int, list[int]]] = [
     (50, [3, 7, 11, 13]),
     (2, [6, 8]),
     (2, [4, 5]),
-    (4, [1, 5, 1]),
+    (8, [1, 1, 1, 5, 1, 5]),  # both fast ranks have room for more than their share rounded up
     (3, [2, 8, 2]),
     (28, [1, 1, 3, 11]),
     (29, [2, 2, 7, 11]),

@@ -146,6 +146,25 @@ def by_a_hundred_swaps(rows, speeds):
     return shares
 
 
+def rounded_up_then_to_the_fastest(key):
+    """Round up, take back where key(share, speed) is most, then let the fastest have rows while that helps."""
+
+    def deal(rows, speeds):
+        ranks = range(len(speeds))
+        shares = [math.ceil(rows * speed / sum(speeds)) for speed in speeds]
+        while sum(shares) > rows:
+            shares[max(ranks, key=lambda rank: key(shares[rank], speeds[rank]))] -= 1
+        fastest = speeds.index(max(speeds))
+        while True:
+            last = max(ranks, key=lambda rank: shares[rank] / speeds[rank])
+            if (shares[fastest] + 1) / speeds[fastest] >= shares[last] / speeds[last]:
+                return shares
+            shares[last] -= 1
+            shares[fastest] += 1
+
+    return deal
+
+
 def a_call_a_row(rows, speeds):
     if rows == 0:
         return [0] * len(speeds)
@@ -168,6 +187,8 @@ def of_several_ranks(rows, speeds):
         at_most_two_rows_more,
         *(by_later_ends(by) for by in (0.01, 0.001)),
         by_a_hundred_swaps,
+        rounded_up_then_to_the_fastest(lambda share, speed: share),
+        rounded_up_then_to_the_fastest(lambda share, speed: share / speed),
         a_call_a_row,
         of_several_ranks,
     ],

@@ -64,7 +64,7 @@ check_checkpoint = Exercise(
             return function(*inputs) → ctx.y = function(*inputs)¶return ctx.y.clone()
         Let nothing of yours hold the output: its graph holds ctx, and if an attribute of ctx holds it, neither goes.
             return function(*inputs) → ctx.y = function(*inputs)¶return ctx.y
-        The sum is built where gradients are off, and the gradient that arrives is lost: torch.autograd.backward.
+        The sum is built where gradients are off: torch.autograd.backward takes the output and the gradient that arrives.
             torch.autograd.backward(output, gradient) → output.sum().backward()
         A function of data alone has an output that requires no gradient: go backward only if output.requires_grad.
             if output.requires_grad: → if True:
@@ -223,7 +223,7 @@ check_hook_checkpoint = Exercise(
                 "tensor.detach()",
                 "tensor",
             ),
-            "Let go of each tensor when you hand it out.": ("again.pop(number)", "again[number]"),
+            "Do you let go of each tensor when you hand it out?": ("again.pop(number)", "again[number]"),
             "Hand out what the second forward saved, not a copy of it.": (
                 "tensor.detach()",
                 "tensor.detach().clone()",

@@ -312,8 +312,12 @@ def fault_of_one_function(call: Callable[..., Any]) -> str:
     inputs = [torch.ones(64, requires_grad=True) for _ in range(2)]
     outputs = [call(drop, x) for x in inputs]
     torch.cat(outputs).sum().backward()
-    if not all(torch.equal(_grad(x), y) for x, y in zip(inputs, outputs, strict=True)):
-        return "one function in two checkpoints, as for two micro-batches: a second forward drew another dropout mask."
+    where = "one function in two checkpoints, as for two micro-batches"
+    for x, y in zip(inputs, outputs, strict=True):
+        if not torch.equal(_grad(x) != 0, y != 0):
+            return f"{where}: a second forward drew another dropout mask."
+        if not torch.equal(_grad(x), y):
+            return f"{where}: an input has another gradient than without a checkpoint."
     return ""
 
 

@@ -137,7 +137,9 @@ def _fault_of_writes(answer: Any) -> str:
 
 
 def _fault_of_flag(answer: Any) -> str:
-    asks = getattr(answer, "__globals__", {}).get("is_recomputing", built.is_recomputing)
+    space = getattr(answer, "__globals__", {})
+    asks = space.get("is_recomputing", built.is_recomputing)
+    here = space.get("here", built.here)
     said: list[bool] = []
     weight = torch.ones(2, requires_grad=True)
 
@@ -172,6 +174,12 @@ def _fault_of_flag(answer: Any) -> str:
     y.backward()
     if said != [False, True, True]:
         return _not_as_expected("forward, and two backwards through a kept graph", said, [False, True, True])
+    y = answer(inner, x).sum()
+    here.recomputing = True
+    y.backward()
+    if not asks():
+        return _not_as_expected("before a second run and after it", [True, False], [True, True])
+    here.recomputing = False
     return _fault_of_an_inner_error(answer, asks)
 
 

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,9 +102,20 @@ def apply_with_states(states):
     )
 
 
+LEAVES_THAT_ADD_UP = apply(
+    ("backward(*inputs)", "backward(*(x.detach() for x in inputs))"),
+    ("ctx.function = function", "ctx.function = function\n        ctx.asks = [x.requires_grad for x in inputs]"),
+    (
+        "[x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]",
+        "[x.requires_grad_(asks) for x, asks in zip(ctx.saved_tensors, ctx.asks, strict=True)]",
+    ),
+)
+
+
 @pytest.mark.parametrize(
     "answer, says",
     [
+        (LEAVES_THAT_ADD_UP, "the second of two backwards through a kept graph gives an input another gradient"),
         (ASKS_FOR_A_GRAD_FN, "the function returns its input as it is: it has another gradient"),
         (GRAPH_IN_FORWARD, "in forward the function ran with gradients on"),
         (apply_with_states({}), "one function in two checkpoints"),
@@ -145,6 +157,16 @@ COLLECTS_STATES = edited(
     ),
     names={"STATES": []},
 )
+PRODUCT_AS_LOSS = apply(("torch.autograd.backward(output, gradient)", "(output * gradient).sum().backward()"))
+LEAF_ITSELF = apply(("[x.detach()", "[x if x.is_leaf else x.detach()"))
+REFUSES_THE_UNUSED = apply(
+    (
+        "        return None,",
+        "        if any(x.requires_grad and x.grad is None for x in inputs):\n"
+        "            raise RuntimeError('an input was not used')\n"
+        "        return None,",
+    ),
+)
 DRAWS_IN_BACKWARD = apply(("        if output.requires_grad", "        torch.rand(1)\n        if output.requires_grad"))
 
 
@@ -157,6 +179,9 @@ DRAWS_IN_BACKWARD = apply(("        if output.requires_grad", "        torch.ran
         (GRADIENT_OF_ZEROS, "gives gradients to the inputs only"),
         (COLLECTS_STATES, "attribute of ctx"),
         (DRAWS_IN_BACKWARD, "a second time"),
+        (PRODUCT_AS_LOSS, "is lost"),
+        (LEAF_ITSELF, "mask"),
+        (REFUSES_THE_UNUSED, "go backward only if"),
     ],
 )
 def test_a_wrong_checkpoint_is_told_nothing_that_is_untrue_of_it(answer, untrue):
@@ -265,6 +290,13 @@ def test_whoever_hands_out_zeros_is_not_told_of_shapes():
     assert "shape" not in verdict.message
 
 
+def test_whoever_keeps_the_second_output_is_not_told_to_let_go_of_what_is_gone():
+    keeps = hooks(("            function(*inputs)\n", "            again['output'] = function(*inputs)\n"))
+    verdict = n10.check_hook_checkpoint(keeps)
+    assert verdict.status == "wrong"
+    assert "Let go of each" not in verdict.message
+
+
 # ---- exercise 4
 
 FALSE_BEHIND_AN_ERROR = edited(
@@ -285,3 +317,22 @@ def test_a_flag_that_is_false_behind_an_error_inside_another_checkpoint_is_refus
     verdict = n10.check_my_checkpoint(FALSE_BEHIND_AN_ERROR)
     assert verdict.status == "wrong"
     assert "raises an error in a checkpoint within another" in verdict.message
+
+
+FALSE_BEHIND_A_SECOND_RUN = edited(
+    n10.my_checkpoint,
+    ("here.recomputing = before\n", "here.recomputing = before and not torch.is_grad_enabled()\n"),
+)
+ONE_FLAG_FOR_ALL_THREADS = edited(
+    n10.my_checkpoint,
+    ("before = is_recomputing()", "before = ALL.recomputing"),
+    ("here.recomputing = before", "here.recomputing = ALL.recomputing = before"),
+    names={"ALL": SimpleNamespace(recomputing=False)},
+)
+
+
+@pytest.mark.parametrize("answer", [FALSE_BEHIND_A_SECOND_RUN, ONE_FLAG_FOR_ALL_THREADS])
+def test_a_flag_that_is_false_behind_a_second_run_and_was_true_is_refused(answer):
+    verdict = n10.check_my_checkpoint(answer)
+    assert verdict.status == "wrong"
+    assert "before a second run and after it: is_recomputing() says True, False" in verdict.message

@@ -101,7 +101,7 @@ def fault_of_copy_wait(answer: Passages) -> str:
     with _pretended(PretendGPU) as gpu:
         trip = _Trip(gpu)
         fault = _fault_of_copy_back(answer[0], trip) or _fault_of_wait_back(answer[1], trip)
-    return fault or _fault_of_memory(answer)
+    return fault or _fault_of_memory(answer) or _fault_of_keeping(answer)
 
 
 # ---- each by itself
@@ -293,9 +293,10 @@ def _input(value: float) -> Any:
 # ---- there and back
 
 
-def _there_and_back(answer: Passages, m: int, trip: _Trip) -> list[Tensor]:
-    """Send micro-batches to the other device and back, each in the trip's next two copy streams; return the inputs.
+def _there_and_back(answer: Passages, m: int, trip: _Trip) -> tuple[list[Tensor], Tensor]:
+    """Send micro-batches to the other device and back, each in the trip's next two copy streams.
 
+    Return the inputs, and the loss, which holds the graph.
     Nobody holds what is still on its way: the allocator may give away what it believes to be free.
     """
     copy, wait = answer
@@ -313,12 +314,12 @@ def _there_and_back(answer: Passages, m: int, trip: _Trip) -> list[Tensor]:
     loss = sum(losses[1:], losses[0])
     trip.backward_from = len(trip.operations)
     loss.backward()
-    return inputs
+    return inputs, loss
 
 
 def _fault_of_the_way_back(answer: Passages, trip: _Trip) -> str:
     with in_case("in backward", MEANINGS):
-        (x,) = _there_and_back(answer, 1, trip)
+        (x,) = _there_and_back(answer, 1, trip)[0]
     if x.grad is None or not bool(_plain(x.grad).any()):
         return "No gradient came back: backward returns one for each argument of forward, None for the two streams."
     if not torch.equal(_plain(x.grad), torch.full((SIZE,), 2.0 * ODD)):
@@ -328,7 +329,7 @@ def _fault_of_the_way_back(answer: Passages, trip: _Trip) -> str:
     fault = fault or _fault_of_streams(new, "MyCopy.backward", ("copies of cuda:1", "copies"))
     if fault:
         return fault
-    return _fault_of_waits_back(new) or _fault_of_keeping(trip)
+    return _fault_of_waits_back(new)
 
 
 def _go_on(trip: _Trip) -> None:
@@ -338,8 +339,11 @@ def _go_on(trip: _Trip) -> None:
         torch.full((SIZE,), 0.0, device=f"cuda:{index}")
 
 
-def _fault_of_keeping(trip: _Trip) -> str:
+def _fault_of_keeping(answer: Passages) -> str:
     """Say what is still in memory behind forward, or behind backward: what was copied, or what arrived."""
+    with _pretended(PretendGPU) as gpu:
+        trip = _Trip(gpu)
+        _, _loss = _there_and_back(answer, 1, trip)  # what a ctx keeps is there as long as the graph
     at = trip.backward_from
     for when, new in (
         ("From forward to backward", trip.operations[:at]),
@@ -428,7 +432,7 @@ def _all_races(answer: Passages) -> Iterator[tuple[int, _Trip, Race]]:
     for (m, own), device in sorted(trips, key=lambda trip: trip[1] is PromptGPU):
         with _pretended(device) as gpu, _no_collection(), in_case("on the way there and back", MEANINGS):
             trip = _Trip(gpu, own)
-            inputs = _there_and_back(answer, m, trip)
+            inputs = _there_and_back(answer, m, trip)[0]
             _go_on(trip)
             if any(
                 x.grad is None or not torch.equal(_plain(x.grad), torch.full((SIZE,), 2.0 * ODD))

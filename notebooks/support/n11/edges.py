@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from support.kit.raised import in_case
 from support.kit.values import kind_of
@@ -135,12 +136,15 @@ def _fault_of_copies(fork: runs.AutogradFunction, join: runs.AutogradFunction) -
         gradient = torch.full_like(x, 0.5).detach()
         phony = fork.apply(_strided(1.0))[1]
         for name, function, more in (("MyFork", fork, ()), ("MyJoin", join, (phony,))):
+            written = x._version + gradient._version
             with in_case(f"in {name}{case}", MEANINGS), NewMemory(x.numel()) as new:
                 given = function.apply(x, *more)
                 y = given if name == "MyJoin" else given[0]
                 (back,) = torch.autograd.grad(y, x, gradient)
             if new.operators:
                 return f"In {name}{case} {new.operators[0]!r} gives new memory, as large as x: nothing is to be copied."
+            if x._version + gradient._version > written:
+                return f"In {name}{case} a tensor is written in place: backward raises where it was saved."
             if back.data_ptr() != gradient.data_ptr():
                 return f"{name}.backward{case} returns a copy of the gradient. Nothing is to be copied."
     return ""
@@ -173,6 +177,16 @@ class _Lent(torch.autograd.Function):
         return gradient, None
 
 
+def _noting(saved: list[int]) -> saved_tensors_hooks:
+    """Note the size of each tensor that is saved meanwhile, and leave it as it is."""
+
+    def note(x: Tensor) -> Tensor:
+        saved.append(x.numel())
+        return x
+
+    return saved_tensors_hooks(note, lambda x: x)
+
+
 def _fault_of_what_is_kept(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
     """Say which of both holds what it got, or gave, until backward."""
     leaf = torch.ones(3, requires_grad=True)
@@ -184,12 +198,16 @@ def _fault_of_what_is_kept(fork: runs.AutogradFunction, join: runs.AutogradFunct
         array = np.ones(3, dtype=np.float32)
         memory = weakref.ref(array)
         phony = fork.apply(leaf * 2)[1]
-        loss = hand_on(_Lent.apply(leaf, array), phony).sum()
         carrier = weakref.ref(phony)
+        saved: list[int] = []
+        with _noting(saved):
+            loss = hand_on(_Lent.apply(leaf, array), phony).sum()
         del array, phony
         if memory() is not None:
             return f"From forward to backward {name} keeps its tensor, and so its memory; it needs nothing of it there."
-        if carrier() is not None:
-            return f"From forward to backward {name} keeps the phony; the edge is in the graph, and needs no tensor."
+        if carrier() is not None or saved:
+            return (
+                f"From forward to backward {name} keeps a tensor; the edge is in the graph, and needs none."
+            )
         del loss
     return ""

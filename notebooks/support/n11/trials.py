@@ -19,7 +19,7 @@ from support.built import MyRecompute, MyTwoNodeCheckpoint, my_tie
 from support.kit.ending import ending
 from support.kit.judged import Fault
 from support.kit.raised import InCaseError, in_case, known_by, told_of
-from support.kit.values import NO_RETURN, short
+from support.kit.values import NO_RETURN, kind_of, short
 from support.n11 import runs
 from support.n11.memory import two_columns
 from support.n11.runs import engine_order, far_ahead, note_sums, step
@@ -251,8 +251,7 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
             layers.watch(wait.next_functions[0][0], f"{j}")
         output = elsewhere(tie, output, *task) if j == 0 else tie(output, *task)
         if not isinstance(output, Tensor):
-            missing = f"my_tie gave {output}, no tensor; where it returned None, a `return` is missing"
-            return _Seen(ran, [], missing, edges, layers.left)
+            return _Seen(ran, [], f"my_tie gave {kind_of(output)}, no tensor", edges, layers.left)
         hung = [node for node in engine_order(output.grad_fn) if _is_of(recompute, node)]
         if len(hung) <= j:
             return _Seen(ran, [], _NO_RECOMPUTE, edges, layers.left)
@@ -261,8 +260,8 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
             another = "Recompute got another `shared` than the Checkpoint has"
             return _Seen(ran, [], another, edges, layers.left)
         if output.data_ptr() != waited:
-            copied = "my_tie returns a copy of the output, in other memory"
-            return _Seen(ran, [], copied, edges, layers.left)
+            told = "what my_tie returned lies in other memory than the output"
+            return _Seen(ran, [], told, edges, layers.left)
         edges.append(_edges_of(own))
         if f"Wait{j}" not in [getattr(node, "note", [""])[0] for node in engine_order(own)]:
             by_numbers = _BY_NUMBERS
@@ -324,10 +323,7 @@ def _fault_of_insides(
         if _holds(own, alive):
             return f"the inside is still held by the ctx of {_name(node).removesuffix('Backward')}"
     if alive:
-        return (
-            "an inside is still alive: neither `shared` nor a ctx holds it, but something that outlives backward, "
-            "as a class or a list outside"
-        )
+        return "an inside is still alive: something that outlives backward holds it, as a class or a list outside"
     if any(len(places) > 1 for places in layers.inputs.values()):
         return "the recomputation had begun with a copy of x, in other memory"
     if layers.asks != [True, needs_grad]:

@@ -275,6 +275,8 @@ def test_a_tie_that_gives_nothing_is_an_answer_and_a_wrong_one():
     verdict = n11.check_halves(MyTwoNodeCheckpoint, MyRecompute, lambda *_: None)
     assert verdict.status == "wrong"
     assert "returned None" in verdict.message
+    verdict = n11.check_halves(MyTwoNodeCheckpoint, MyRecompute, lambda output, *_: (output, output))
+    assert "my_tie gave tuple, no tensor" in verdict.message
 
 
 def dead_phony(ctx, x):

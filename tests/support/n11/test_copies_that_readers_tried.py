@@ -121,6 +121,11 @@ def test_a_gradient_that_is_kept_for_ever_is_refused():
     refused(n11.check_copy_wait(*answer), "When backward is through what was copied is kept")
 
 
+def test_a_gradient_that_wait_keeps_as_long_as_the_graph_is_refused():
+    kept = ("return None, None, gradient", "ctx.gradient = gradient\n        return None, None, gradient")
+    refused(n11.check_copy_wait(MyCopy, edited(MyWait, kept)), "When backward is through what was copied is kept")
+
+
 def test_torch_may_be_asked_for_the_current_stream():
     asked = ("current_stream(target.device)", "torch.accelerator.current_stream(target.device)")
     _, *answer = edited(COPYING, asked, names={"torch": torch})

@@ -166,7 +166,6 @@ def test_what_is_the_same_for_a_row_of_floats_only_is_refused(old, new, says):
     ("name", "old", "new"),
     [
         ("MyFork", "return x.detach(), torch", "ctx.x = x.clone()\n        return x.detach(), torch"),
-        ("MyFork", "return x.detach(), torch", "ctx.save_for_backward(x + 0)\n        return x.detach(), torch"),
         ("MyFork", "torch.empty(0, device=x.device)", "x.flatten()[:0].clone()"),
         ("MyFork", "return grad_x\n", "grad_x.clone()\n        return grad_x\n"),
         ("MyJoin", "return x.detach()\n", "ctx.x = x.clone()\n        return x.detach()\n"),
@@ -207,14 +206,31 @@ def test_a_tie_that_keeps_an_activation_is_refused(name, line, keeping):
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
-    [("MyFork", "return x.detach(), torch.empty(0, device=x.device)"), ("MyJoin", "return x.detach()\n")],
+    ("name", "line", "keeping"),
+    [
+        ("MyFork", "return x.detach(), torch.empty(0, device=x.device)", "ctx.phony = phony"),
+        ("MyFork", "return x.detach(), torch.empty(0, device=x.device)", "ctx.save_for_backward(phony)"),
+        ("MyFork", "return x.detach(), torch.empty(0, device=x.device)", "ctx.save_for_backward(x + 0)"),
+        ("MyJoin", "return x.detach()\n", "ctx.phony = phony"),
+    ],
 )
-def test_a_tie_that_keeps_the_phony_is_refused(name, line):
-    keeping = "phony = ctx.phony = torch.empty(0)\n        return x.detach(), phony"
-    if name == "MyJoin":
-        keeping = f"ctx.phony = phony\n        {line}"
-    refused(n11.check_fork_join(*edited((MyFork, MyJoin), (line, keeping))), f"{name} keeps the phony")
+def test_a_tie_that_keeps_a_tensor_is_refused(name, line, keeping):
+    given = f"{keeping}\n        {line}"
+    if name == "MyFork":
+        given = f"phony = torch.empty(0)\n        {keeping}\n        return x.detach(), phony"
+    refused(n11.check_fork_join(*edited((MyFork, MyJoin), (line, given))), f"{name} keeps a tensor")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return x.detach()\n", "return x.add_(0)\n"),
+        ("return grad_x\n", "return grad_x.mul_(1)\n"),
+        ("return grad_x, None", "return grad_x.mul_(1), None"),
+    ],
+)
+def test_what_is_written_in_place_is_refused(old, new):
+    refused(n11.check_fork_join(*edited((MyFork, MyJoin), (old, new))), "is written in place")
 
 
 def test_a_phony_of_integers_is_told_that_it_is_one():
@@ -237,18 +253,23 @@ def test_asking_a_tensor_for_something_is_no_fault(asked):
     [
         ("apply(phony, shared, function, x)", "apply(phony, shared, function, x.clone())", "with a copy of x"),
         ("x.detach().requires_grad_", "x.detach().clone().requires_grad_", "with a copy of x"),
-        ("return Join.apply(output, phony)", "return Join.apply(output, phony) + 0", "a copy of the output"),
+        ("return Join.apply(output, phony)", "return Join.apply(output, phony) + 0", "in other memory than the output"),
         ("(phony, shared, function, x)", "(phony, dict(shared), function, x)", "another `shared`"),
         ("x = x.detach().requires", "x = x.detach().contiguous().requires", "with a copy of x"),
         ("x = x.detach().requires", "x = x.detach().float().requires", "with a copy of x"),
-        ("Fork.apply(output)", "Fork.apply(output.flatten())", "a copy of the output"),
-        ("Fork.apply(output)", "Fork.apply(output.contiguous())", "a copy of the output"),
+        ("Fork.apply(output)", "Fork.apply(output.flatten())", "in other memory than the output"),
+        ("Fork.apply(output)", "Fork.apply(output.contiguous())", "in other memory than the output"),
         ("(output, gradient)", "(output, gradient.contiguous())", "a copy of the gradient that arrived"),
         ("x, ctx.function(x)", "x, ctx.function(x).contiguous()", "the output in `shared` was a copy"),
     ],
 )
 def test_a_copy_of_what_is_handed_on_is_refused(old, new, says):
     refused(n11.check_halves(*edited(HALVES, (old, new))), says, "StopIteration")
+
+
+def test_a_tie_that_gives_the_phony_is_not_told_of_a_copy():
+    answer = edited(HALVES, ("return Join.apply(output, phony)", "return Join.apply(phony, output)"))
+    refused(n11.check_halves(*answer), "in other memory than the output", "copy")
 
 
 def test_a_join_that_got_the_forks_phony_is_not_told_to_be_missing():
@@ -355,11 +376,12 @@ def test_an_empty_place_in_shared_holds_no_inside(changes):
         [(TAKE, "x, output = MyRecompute.inside"), (LEAVE, "MyRecompute.inside = x, ctx.function(x)")],
         [(TAKE, TAKE.replace("=", "= MyTwoNodeCheckpoint.last ="))],
         [(TAKE, f"{TAKE}\n        LOG.append(output)")],
+        [(TAKE, f"{TAKE}\n        ctx.node = output.grad_fn")],
     ],
 )
 def test_what_a_class_or_a_list_outside_holds_is_not_said_to_be_in_ctx(changes):
     answer = edited(HALVES, *changes, names={"LOG": []})
-    refused(n11.check_halves(*answer), "neither `shared` nor a ctx holds it", "What ctx holds")
+    refused(n11.check_halves(*answer), "something that outlives backward holds it", "What ctx holds", "neither")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 in_threads(function, W)   runs `function(dist)` on W threads; `dist` imitates torch.distributed
 Ranks(W)                  W processes with one gloo group, which stay: `run(function, …)` runs `function(dist)` on each;
                           there `dist` is torch.distributed itself
+unknown_to_a_rank(thing)  names what a function or class needs and is not sent to a rank with it
 in_a_process(function)    runs what may hang in a process, and ends it with all that it started
 """
 
 from __future__ import annotations
 
+import builtins
+import dis
 import multiprocessing
 import os
 import pickle
@@ -20,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -39,12 +42,13 @@ from support.kit.threads import StuckError as StuckError
 from support.warm_start import start_warm
 
 AFTER = 3.0  # seconds that the others may take when a real rank has failed
+COLLECTIVE = 60.0  # seconds that a rank waits for the others in a collective
 
 
 class Ranks:
     """Real ranks that stay: `world_size` processes, one gloo group, one thread each; they end with this process.
 
-    They start when they are first needed, and anew after a run in which one has died or hung.
+    They start when they are first needed, and anew after a run in which one has died or may have hung.
     """
 
     def __init__(self, world_size: int = 2) -> None:
@@ -68,11 +72,14 @@ class Ranks:
         order = pickle.dumps((text, function.__name__, told))
         for line in self._lines:
             line.send_bytes(order)
+        began = time.monotonic()
         try:
             answers = self._answers(patience)
         except BaseException:
             self.close()
             raise
+        if time.monotonic() - began >= COLLECTIVE:  # one may have timed out: then no other gets through
+            self.close()
         errors = [f"rank {rank}: {said}" for rank, (how, said) in sorted(answers.items()) if how == "error"]
         if errors:
             raise RuntimeError("\n".join(errors))
@@ -120,19 +127,20 @@ class Ranks:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         for rank in range(self.world_size):
             here, there = multiprocessing.Pipe()
-            process = start_warm(_serve, rank, self.world_size, f"{self._folder.name}/store", there)
+            store = f"{self._folder.name}/store"
+            process = start_warm(_serve, rank, self.world_size, store, COLLECTIVE, there)
             there.close()  # the process has its own: if it ends, our line ends
             self._processes.append(process)
             self._lines.append(here)
 
 
-def _serve(rank: int, world_size: int, store: str, line: Connection) -> None:
+def _serve(rank: int, world_size: int, store: str, collective: float, line: Connection) -> None:
     """Be a rank: run what comes over the line, until its other end is gone."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's stop button: the kernel then ends its ranks
     torch.set_num_threads(1)
-    patience = timedelta(seconds=60)
     meeting = dist.FileStore(store, world_size)  # type: ignore[attr-defined]
+    patience = timedelta(seconds=collective)
     dist.init_process_group("gloo", store=meeting, rank=rank, world_size=world_size, timeout=patience)
     with suppress(EOFError, OSError):
         while True:
@@ -143,6 +151,37 @@ def _serve(rank: int, world_size: int, store: str, line: Connection) -> None:
 
 #: What a rank knows, beside the texts that it is sent.
 TOOLS = {"torch": torch, "nn": nn, "F": functional, "os": os, "time": time, "DDP": DistributedDataParallel}
+
+
+def unknown_to_a_rank(thing: Any, *sent: str) -> str:
+    """Name what the text of a function or class uses and a rank doesn't know, also not from `sent`; "" if nothing."""
+    try:
+        text = compile(source_of(thing), "<cell>", "exec")
+    except ValueError:  # none of its own, as of what tests nest
+        text = None
+    code = text or getattr(thing, "__code__", None)
+    known = {*TOOLS, *vars(builtins), *sent, thing.__name__, *_global_names(code, "STORE_GLOBAL")}
+    unknown = next((name for name in _global_names(code, "LOAD_GLOBAL") if name not in known), "")
+    if unknown or not text:
+        return unknown
+    try:  # defaults, decorators and bases are needed as it is defined
+        exec(text, TOOLS | dict.fromkeys(sent))
+    except NameError as error:
+        return error.name or ""
+    except Exception:
+        return ""
+    return ""
+
+
+def _global_names(code: CodeType | None, operation: str) -> list[str]:
+    """Return the names to which a code, or one inside it, does this."""
+    if code is None:
+        return []
+    names = [step.argval for step in dis.get_instructions(code) if step.opname == operation]
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            names += _global_names(part, operation)
+    return names
 
 
 def _of_a_cell(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from itertools import product
 from pathlib import Path
 from types import FunctionType
 
@@ -10,7 +11,7 @@ import torch
 
 from support import built
 from support.kit.source import source_of, write_module
-from support.ranks import Ranks, StuckError, in_threads
+from support.ranks import Ranks, StuckError, in_threads, unknown_to_a_rank
 
 
 def shift(dist, send="isend"):
@@ -224,6 +225,27 @@ def test_real_ranks_stay_do_what_imitated_ones_do_and_start_anew_after_a_death()
         ranks.close()
 
 
+def keeps_a_global(dist: Path):
+    global kept
+    kept = dist.get_rank()
+    return kept
+
+
+def needs_in_a_lambda(dist):
+    return (lambda: product(dist))()
+
+
+def needs_as_a_default(dist, work=asked):
+    return work(dist, 0)
+
+
+def test_what_a_text_needs_is_unknown_to_a_rank_but_not_what_it_makes_itself_or_what_is_sent_too():
+    assert unknown_to_a_rank(keeps_a_global) == ""
+    assert unknown_to_a_rank(needs_in_a_lambda) == "product"
+    assert unknown_to_a_rank(needs_as_a_default) == "asked"
+    assert unknown_to_a_rank(needs_as_a_default, "asked") == ""
+
+
 @torch.no_grad()
 def wrapped(dist):
     return dist.get_rank()
@@ -242,3 +264,24 @@ def test_the_text_of_functions_and_classes_is_found(tmp_path):
     exec((tmp_path / "state.py").read_text(), space)
     assert callable(space["dies"])
     assert space["annotated"](3) == 3, "a module of theirs has no Path, and needs none"
+
+
+def waits_in_vain(dist):
+    if dist.get_rank() == 0:
+        try:
+            dist.barrier()
+        except RuntimeError as error:
+            return "Timed out" in str(error)
+    return None
+
+
+@pytest.mark.costly
+@pytest.mark.ranks
+def test_ranks_start_anew_after_a_collective_has_timed_out_though_they_caught_its_error(monkeypatch):
+    monkeypatch.setattr("support.ranks.COLLECTIVE", 1.0)
+    ranks = Ranks(2)
+    try:
+        assert ranks.run(waits_in_vain) == [True, None]
+        assert ranks.run(collectives) == in_threads(collectives, 2)[0]
+    finally:
+        ranks.close()

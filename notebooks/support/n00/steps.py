@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import builtins
-import dis
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from support.kit.source import source_of
 from support.kit.threads import EndedError
 from support.kit.values import kind_of
 from support.n00.settings import watched_settings
 from support.n00.told import told_by_digits
-from support.ranks import TOOLS, in_threads
+from support.ranks import in_threads, unknown_to_a_rank
 
 LabelledRows = tuple[torch.Tensor, torch.Tensor]
 #: A step of all ranks in one process: replicas, batches, learning rate.
@@ -282,38 +278,9 @@ NO_GRADIENTS = Objection(
 )
 
 
-def _unknown_to_a_rank(step: RankStep) -> str:
-    """Name what a step uses of other cells, which a rank that is sent its text alone doesn't know; "" if nothing."""
-    code = getattr(step, "__code__", None)
-    if code is None:
-        return ""
-    known = {*TOOLS, *vars(builtins), step.__name__}
-    inside = next((name for name in _global_names(code) if name not in known), "")
-    return inside or _unknown_to_its_head(step)
-
-
-def _unknown_to_its_head(step: RankStep) -> str:
-    """Name what its defaults and decorators use, which a rank evaluates as it defines the function."""
-    try:
-        exec(compile(source_of(step), "<cell>", "exec"), dict(TOOLS))
-    except NameError as error:
-        return error.name or ""
-    except Exception:  # a step without a text of its own, as those that tests nest
-        return ""
-    return ""
-
-
-def _global_names(code: CodeType) -> list[str]:
-    names = [step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"]
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            names += _global_names(inner)
-    return names
-
-
 def each_on_its_rank(step: RankStep) -> SharedStep:
     """Turn the step of one rank into that of all: each in a thread, with a `dist` that notices who waits in vain."""
-    unknown = _unknown_to_a_rank(step)
+    unknown = unknown_to_a_rank(step)
 
     def shared(replicas: list[nn.Module], batches: list[LabelledRows], learning_rate: float) -> Any:
         def one(dist: Any) -> bool:

@@ -18,6 +18,7 @@ from support.n06.guesses import guess_ring as guess_ring
 from support.n06.guesses import guess_two_buckets as guess_two_buckets
 from support.n06.guesses import guess_unused as guess_unused
 from support.n06.ring_trials import fault_of_halves, fault_of_shard
+from support.n06.sent import sent_alone
 from support.n06.solved import sharded_step
 
 # ---- exercise 1: the two halves of a ring
@@ -33,7 +34,7 @@ check_ring = Exercise(
     reference=(reduce_scatter, all_gather),
     answers=2,
     judge=judged(
-        fault_of_halves,
+        sent_alone(fault_of_halves, "reduce_scatter", "all_gather"),
         "on 1 to 6 ranks every chunk is the sum of all; nobody sends more than 2 (W − 1) chunks, each to a neighbour.",
     ),
     mistakes={
@@ -120,7 +121,7 @@ check_ddp = Exercise(
     reference=MyDDP,
     methods=("__init__", "finish"),
     judge=judged(
-        fault_of_ddp,
+        sent_alone(fault_of_ddp, "in_buckets"),
         f"on 1, 2 and 3 ranks weights, buffer and gradients of {STEPS} steps are those of one process; each bucket "
         "leaves as soon as it may, in the same order on every rank; a layer left out is named.",
     ),
@@ -248,7 +249,7 @@ check_shard = Exercise(
     "sharded_step",
     reference=sharded_step,
     judge=judged(
-        fault_of_shard,
+        sent_alone(fault_of_shard, "reduce_scatter", "all_gather"),
         "on 1 to 5 ranks SGD and Adam come to the weights of one process, and nobody sends more than a ring does.",
     ),
     mistakes=famous(
@@ -312,7 +313,10 @@ check_gather = Exercise(
     "Gather",
     reference=Gather,
     methods=("forward", "backward"),
-    judge=judged(fault_of_gather, "on 1 to 4 ranks its gradient is that of one process which has all."),
+    judge=judged(
+        sent_alone(fault_of_gather, "reduce_scatter", "all_gather"),
+        "on 1 to 4 ranks its gradient is that of one process which has all.",
+    ),
     mistakes=famous(
         Gather,
         {

@@ -347,3 +347,34 @@ def test_a_ring_whose_sums_lie_in_a_cast_copy_is_not_told_of_a_sum_that_it_has_n
     message = n06.check_ring(cast, built.all_gather).message
     assert "Your tensor is as it was" in message
     assert "a + b" not in message
+
+
+# ---- what a real rank knows
+
+
+def in_a_cell(thing, *changes):
+    """Return an answer of the notebook, which uses what is not sent with it."""
+    made = edited(thing, *changes, names={"hop": lambda number: number, "torch": torch})
+    made.__module__ = "__main__"
+    return made
+
+
+@pytest.mark.parametrize("hop", ["hop", ""])
+@pytest.mark.parametrize(
+    ("check", "answers", "change"),
+    [
+        (n06.check_ring, (built.reduce_scatter, built.all_gather), ("rank + 1", "{}(rank + 1)")),
+        (n06.check_ddp, (built.MyDDP,), ("src=0", "src={}(0)")),
+        (n06.check_shard, (solved.sharded_step,), ("/ world", "/ {}(world)")),
+        (n06.check_gather, (built.Gather,), ("gradient.clone()", "{}(gradient.clone())")),
+    ],
+)
+def test_an_answer_of_a_cell_that_needs_what_is_outside_of_it_is_refused_here_and_not_by_the_real_ranks(
+    check, answers, change, hop
+):
+    old, new = change
+    verdict = check(*(in_a_cell(answer, (old, new.format(hop))) for answer in answers))
+    if hop:
+        assert "a real rank would not know hop" in verdict.message
+    else:
+        assert verdict, verdict.message

@@ -271,7 +271,7 @@ check_spawn_workers = Exercise(
         "Nobody tells the threads to end when all went well: put a None for each.": spawning(
             none=False, join=lambda threads: []
         ),
-        "Every thread serves the last pair of queues: a lambda looks its names up when it runs.": spawning(
+        "Every thread serves the last pair of queues: a function looks its names up when it runs.": spawning(
             late=True
         ),
         "What you wait for never comes: a thread needs its None to end, and room for every answer.": spawning(
@@ -291,6 +291,7 @@ check_run_clock = Exercise(
     judge=watched(
         ("works", "works", "works"),
         ("idle", "works", "works"),
+        ("idle", "works"),
         ("late", "ValueError", "works"),
         ("ValueError", "late"),
         ("ValueError late", "RuntimeError"),
@@ -306,17 +307,17 @@ check_run_clock = Exercise(
         ("works", "works", SHARED),
         ("SystemExit", "RuntimeError", SHARED),
         ("late", "late", "late", "late", SHARED),
-        ("late", "works", "works"),
+        ("late", TENSOR, "works"),
         (FALSY, "works", "idle", "works", "works", "works", "idle", TWO_SHARE),
     ),
     praise="what ran at the same time, what came back and what was raised are right in {count} clocks",
     mistakes={
-        "You wait for each answer before you put the next task, so nothing overlaps.": (
+        "Put all tasks of the clock before you wait for the first answer.": (
             lambda tasks, in_queues, out_queues: take(
                 (j, out_queues[j]) for j, task in tasks.items() if in_queues[j].put(task) is None
             )
         ),
-        "You call compute yourself: put the task into its queue, so that a worker does.": (
+        "You call compute yourself: that is for the worker.": (
             lambda tasks, *queues: {j: finalized(task)[1] for j, task in tasks.items()}
         ),
         "Nothing was put, so nobody will ever answer: a deadlock.": (
@@ -365,7 +366,7 @@ check_run_plan = Exercise(
     mistakes=famous(
         run_plan,
         {
-            "All tasks of a clock compute its last pair: a lambda looks i and j up when it runs.": (
+            "All tasks of a clock compute its last pair: a function looks i and j up when it runs.": (
                 "partial(compute, values[i], i, j)",
                 "lambda: compute(values[i], i, j)",
             ),

@@ -91,11 +91,11 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     # Where our None is left, another one came first.
     home = sum(not in_queue.empty() for in_queue, _ in queues.values())
     over = _whose_error(aside.error, tasks.values()) or over
-    met = "one at a time" if any(task.alone for task in tasks.values()) else "together"
+    met = "not all computed" if any(task.alone for task in tasks.values()) else "computed"
     there = sum(task.computed for j, task in tasks.items() if task.ran_in == f"worker {own[j]}")
     if left is None:
         left = answers_left()
-    said = [f"computed {met}", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
+    said = [f"{met} together", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
     # after an error the run is over
     if not any(kind in (*ERRORS, "RuntimeError", FAILS_LATER) for kind in kinds):
         told = [_how_finalized(task, batch, aside.runs[0].thread) for task, batch in finalized]

@@ -152,10 +152,18 @@ def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, grad: b
     if partitions.other_modes:
         there, here = ("off", "on") if grad else ("on", "off")
         return f"compute ran with gradients {there}; where run_plan was called they are {here}."
-    cut_off = [i for i, output in enumerate(result) if not output.requires_grad]
+    cut_off = [i for i, output in enumerate(result) if not _reaches(batches[i], output)]
     if grad and cut_off:
         return f"backward finds no way from output {cut_off[0]} to its input."
     return _order_of(noted, m, n) if device == "cpu" else ""
+
+
+def _reaches(x: torch.Tensor, output: torch.Tensor) -> bool:
+    """Say whether backward finds a way from an output to this input."""
+    if not output.requires_grad:
+        return False
+    (gradient,) = torch.autograd.grad(output.sum(), x, allow_unused=True, retain_graph=True)
+    return gradient is not None
 
 
 def _pairs_of(ran: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> str:

@@ -114,7 +114,7 @@ def endless():
         (n09.check_spawn_workers, "Yield an entry", "3 out_queues, 2 different; seen: 2 in_queues, 2 different"),
         (n09.check_spawn_workers, "cuda:0 and cuda:1", "3 out_queues, 2 different; seen: 3 in_queues, 1 different"),
         (n09.check_spawn_workers, "Tasks that wait", "computed: True; seen: tasks that waited are computed: False"),
-        (n09.check_run_clock, "You call compute", "seen: computed one at a time"),
+        (n09.check_run_clock, "You call compute", "seen: not all computed together"),
         (n09.check_run_clock, copied, "a new exception in place of the ValueError of task 1. Raise the very exception"),
         (
             n09.check_run_clock,
@@ -133,7 +133,7 @@ def endless():
         (n09.check_spawn_workers, lambda devices: endless(), "seen: the with never began"),
         (n09.check_worker, lambda *queues: endless(), "seen: no answer to task 0"),
         (n09.check_run_clock, lambda *all_of_it: endless(), "seen: still waiting for an answer"),
-        (n09.check_run_clock, "You wait for each", "seen: computed one at a time"),
+        (n09.check_run_clock, "Put all tasks", "seen: not all computed together"),
         (n09.check_run_clock, "Raised too early", "seen: answers left: 1"),
         (n09.check_run_clock, "An answer that is still", "raises ValueError, late. Expected: answers left: 0"),
         (n09.check_run_clock, "Take all answers", "its finalize raises KeyError, late. Expected: answers left: 0"),

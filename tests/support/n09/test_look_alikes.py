@@ -14,6 +14,11 @@ from support.built import Task, clock_cycles, run_clock
 from support.built import worker as serve
 from support.n09 import checks as n09
 from support.n09.answers import worker_that
+from tests.support.n09.test_other_clocks import (
+    clock_that_computes_again,
+    clock_that_puts_one_ahead,
+    clock_that_runs_a_lone_task_itself,
+)
 from tests.support.n09.test_wrong_answers import answers_of, spawn_with
 
 
@@ -200,7 +205,7 @@ def one_for_all():
         (
             n09.check_run_plan,
             plan_of_last_pairs,
-            "All tasks of a clock compute its last pair: a lambda looks i and j up when it runs.",
+            "All tasks of a clock compute its last pair: a function looks i and j up when it runs.",
         ),
         (n09.check_worker, worker_that(told=in_words), "form: (False, (type, ValueError, str))."),
         (
@@ -218,13 +223,20 @@ def one_for_all():
             partial(spawn_that_hands_out, make=lambda in_queues, out_queues: in_queues),
             "two lists of queues: [SimpleQueue, SimpleQueue, SimpleQueue].",
         ),
-        (n09.check_spawn_workers, spawn_for_the_last_pair, "a lambda looks its names up when it runs."),
+        (n09.check_spawn_workers, spawn_for_the_last_pair, "a function looks its names up when it runs."),
         (
             n09.check_run_clock,
             clock_that_finalizes_with_the_number,
             "seen: finalized: task 0 with another batch, task 1 with another batch, task 2 with another batch.",
         ),
         (n09.check_run_clock, clock_that_sends_the_workers_home, "seen: workers sent home: 3."),
+        (n09.check_run_clock, clock_that_runs_a_lone_task_itself, "seen: tasks computed by their own worker: 0."),
+        (
+            n09.check_run_clock,
+            clock_that_puts_one_ahead,
+            "not all computed together. Put all tasks of the clock before you wait for the first answer.",
+        ),
+        (n09.check_run_clock, clock_that_computes_again, "You call compute yourself: that is for the worker."),
     ],
 )
 def test_a_wrong_answer_is_told_only_what_is_true_of_it(check, answer, says, monkeypatch):

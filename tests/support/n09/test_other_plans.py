@@ -46,6 +46,11 @@ def clock_that_copies(tasks, *queues):
     return copy.deepcopy(putting(take)(tasks, *queues))
 
 
+def clock_that_detaches(tasks, *queues):
+    batches = putting(take)(tasks, *queues)
+    return {j: batch.detach() if isinstance(batch, torch.Tensor) else batch for j, batch in batches.items()}
+
+
 def spawn_by_a_pool_of_the_usual_size(devices):
     return spawn_by_executor(devices, threads=lambda keys: None)
 
@@ -65,6 +70,11 @@ def spawn_by_a_pool_of_the_usual_size(devices):
             partial(plan_of_other_batches, other=lambda batches: [x.detach() for x in batches]),
             "cpu: backward finds no way from output 0 to its input.",
         ),
+        (
+            n09.check_run_plan,
+            partial(plan_of_other_batches, other=lambda batches: [x.detach().requires_grad_() for x in batches]),
+            "cpu: backward finds no way from output 0 to its input.",
+        ),
         (n09.check_run_clock, clock_that_puts_twice, "computed by their own worker: 3; seen: tasks computed by their"),
         (
             n09.check_run_clock,
@@ -72,6 +82,7 @@ def spawn_by_a_pool_of_the_usual_size(devices):
             "SystemExit of task 0; seen: raised the RuntimeError",
         ),
         (n09.check_run_clock, clock_that_copies, "seen: returned copies of batches: 1"),
+        (n09.check_run_clock, clock_that_detaches, "returns a tensor, works. Expected: nothing more; seen: returned"),
         pytest.param(
             n09.check_spawn_workers,
             spawn_by_a_pool_of_the_usual_size,

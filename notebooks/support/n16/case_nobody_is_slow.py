@@ -151,9 +151,11 @@ def _fault_of_epoch(epoch: Epoch, lengths: Sequence[int], size: int) -> str:
     steps = {len(batches) for batches in epoch}
     if len(steps) > 1:
         return f"the ranks have {sorted(steps)} batches."
-    largest = max(len(batch) for batches in epoch for batch in batches)
-    if largest > size:
-        return f"a batch has {plural(largest, 'text')}, where the batch size is {size}."
+    sizes = [len(batch) for batches in epoch for batch in batches]
+    if max(sizes) > size:
+        return f"a batch has {plural(max(sizes), 'text')}, where the batch size is {size}."
+    if min(sizes) == 0:
+        return "a batch is empty."
     least = -(-len(lengths) // (len(epoch) * size))
     if max(steps) > least + 1:  # whoever cuts anew in each epoch has a short batch at both ends
         return f"a rank has {max(steps)} batches, where {least} are enough for its texts."

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,12 @@ def fault_of_damage(write: Any, read: Any, path: Path) -> str:
     for place in [*_places_of_parts(content, run), *everywhere]:
         flipped = bytes([content[place] ^ 1])  # a digit stays one
         damaged.append(("with one byte changed", content[:place] + flipped + content[place + 1 :]))
+    # Of the entries of an archive's directory; torch.load reads nothing of what is marked as a folder.
+    for entry in re.finditer(rb"PK\x01\x02.{34}(.)", content, re.DOTALL):
+        marked = bytes([content[entry.start(1)] ^ 16])
+        damaged.append(
+            ("with one byte changed", content[: entry.start(1)] + marked + content[entry.end(1) :])
+        )
     for what, bad in damaged:
         alone.write_bytes(bad)
         model, optimizer = new_run(5)
@@ -72,6 +80,27 @@ def fault_of_damage(write: Any, read: Any, path: Path) -> str:
             parts = " and ".join(part for part, is_wrong in wrong.items() if is_wrong)
             return f"load takes a file {what}, and goes on with wrong values without a word: {parts}."
     return ""
+
+
+def fault_behind_a_kill(read: Any, path: Path, left: dict[str, bytes]) -> str:
+    """Take the file at path away, and cut it off; what a killed save has left beside it is whole, but not for load."""
+    for name, content in left.items():
+        (path.parent / name).write_bytes(content)
+    whole = path.read_bytes()
+    said = ""
+    for what in ("not there", "cut off"):
+        path.unlink()
+        if what == "cut off":
+            path.write_bytes(whole[:-9])
+        run = new_run(7)
+        with suppress(Exception):  # it refuses the file, in whatever words
+            read(path, *run)
+        if equal(run[0], new_run(4)[0]):
+            said = (
+                f"the file at path is {what}, and load takes the state that a killed save has left beside it."
+            )
+        path.write_bytes(whole)
+    return said
 
 
 def fault_of_another_file(write: Any, read: Any, path: Path) -> str:

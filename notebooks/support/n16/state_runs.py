@@ -60,7 +60,7 @@ def _executed(pair: tuple[Any, Any], ending: str) -> tuple[Any, Any]:
 
 
 def new_run(seed: int, momentum: bool = False) -> Training:
-    """Return a model and its optimizer, with first weights of this seed."""
+    """Return a model and its optimizer, with first weights of this seed; with momentum, a frozen layer in it."""
     random = torch.Generator().manual_seed(seed)
     first = nn.Linear(WIDTH, WIDTH)
     model = nn.Sequential(first, nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 3)).double()
@@ -69,6 +69,7 @@ def new_run(seed: int, momentum: bool = False) -> Training:
     others = [*model.parameters()][2:]
     groups: list[dict[str, Any]] = [{"params": [*first.parameters()]}, {"params": others, "lr": 0.02}]
     if momentum:
+        model[1].eval()
         return model, torch.optim.SGD(groups, lr=0.01, momentum=0.9)
     return model, torch.optim.Adam(groups, lr=0.01)
 
@@ -97,6 +98,11 @@ def go_on(run: Training, steps: range) -> None:
                 group["betas"] = tuple(0.99 * beta for beta in group["betas"])
             if "momentum" in group:
                 group["momentum"] *= 0.99
+
+
+def gradients(run: Training) -> list[torch.Tensor | None]:
+    """Return copies of the gradients that a run has at the moment."""
+    return [None if each.grad is None else each.grad.clone() for each in run[0].parameters()]
 
 
 def equal(one: nn.Module, other: nn.Module) -> bool:

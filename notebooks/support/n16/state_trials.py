@@ -25,7 +25,7 @@ from torch import nn
 from support.kit.judged import Fault
 from support.kit.raised import in_case, named
 from support.kit.source import module_text
-from support.n16.state_damage import fault_of_another_file, fault_of_damage
+from support.n16.state_damage import fault_behind_a_kill, fault_of_another_file, fault_of_damage
 from support.n16.state_runs import (
     FILE,
     MORE,
@@ -36,6 +36,7 @@ from support.n16.state_runs import (
     done_to,
     equal,
     go_on,
+    gradients,
     in_one_process,
     new_run,
     same_numbers,
@@ -99,8 +100,11 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
         again = new_run(1, momentum)
         other = new_run(1, momentum)
         go_on(first, range(3))
+        before = gradients(first)
         with in_case("the first save" if due is MORE else f"save with {due} as more", FILE_OF_ITS_OWN):
             more = saved(write, path, first, due)
+        if not same_state(gradients(first), before):
+            return "save has changed the model's gradients: whoever adds up those of several steps goes on with others."
         if not same_state(more, due):
             new = ", ".join(str(key) for key in more if key not in due)
             now = f"it now has {new}, too" if new else f"it is now {more}"
@@ -371,7 +375,7 @@ def _fault_of_what_is_left(write: Any, read: Any, path: Path) -> str:
             read, path, of_another, "a whole file of another state", summed, patience
         )
         or _fault_of_loading_behind_a_kill(read, path, halves, "half a file", summed, patience)
-        or _fault_of_loading_damage_behind_a_kill(read, path, of_another)
+        or fault_behind_a_kill(read, path, of_another)
         or _fault_of_litter(write, read, path, left, 0.5, patience)
         or _fault_of_litter(write, read, path, left, 2, patience)
     )
@@ -396,21 +400,6 @@ def _fault_of_loading_behind_a_kill(
         said = f"{begun} raises {named(error)}.".replace(f"{path.parent}{os.sep}", "")
         return Fault(said, ("behind a kill", what, summed))
     return "" if equal(run[0], new_run(5)[0]) else f"{begun} gives another state than that at path."
-
-
-def _fault_of_loading_damage_behind_a_kill(read: Any, path: Path, left: dict[str, bytes]) -> str:
-    """Cut off the file at path; what a killed save has left beside it is whole, and is not to be taken."""
-    for name, content in left.items():
-        (path.parent / name).write_bytes(content)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-9])
-    run = new_run(7)
-    with suppress(Exception):  # it refuses the file, in whatever words
-        read(path, *run)
-    path.write_bytes(whole)
-    if equal(run[0], new_run(4)[0]):
-        return "the file at path is cut off, and load takes the state that a killed save has left beside it."
-    return ""
 
 
 def _fault_of_litter(

@@ -38,6 +38,8 @@ def test_a_save_is_judged_by_every_moment_of_it(change, told):
     ([("    if zlib", "    for group in optimizer.param_groups:\n        group['lr'] = 0.5\n    if zlib")],
      "only after it has changed model or optimizer"),
     ([('return state["more"]', "pass")], "it returned None"),
+    ([('return state["more"]', 'model.train()\n    return state["more"]')],
+     "three steps later they are not those of a run nothing disturbed"),
     ([('return state["more"]', "return {}")], "it returned an empty dictionary."),
     ([('return state["more"]', 'return state["more"]["step"]')], "it returned 3"),
     ([('return state["more"]', "return state")], "it returned a dictionary with model, optimizer, more."),
@@ -115,6 +117,11 @@ def test_a_state_that_only_this_process_knows_is_none():
 
 
 # ---- whoever calls
+
+
+def test_a_save_that_takes_the_gradients_away_is_told_so():
+    write = edited(built.save, ("    buffer = ", "    optimizer.zero_grad()\n    buffer = "))
+    assert "save has changed the model's gradients" in n16.check_state(write, built.load).message
 
 
 @pytest.mark.costly
@@ -316,6 +323,7 @@ WHOLE_BESIDE = (
 MORE_IN_MEMORY = (REPLACED, f"{REPLACED}\n    save.more = more")
 MORE_FROM_MEMORY = ('return state["more"]', 'return getattr(save, "more", state["more"])')
 UNFINISHED_IF_DAMAGED = (DAMAGED, 'content = open(f"{path}.unfinished", "rb").read()[4:]')
+UNFINISHED_IF_ALONE = ("    with open", "    path = path if path.exists() else f'{path}.unfinished'\n    with open")
 KEPT_IF_THERE = ("    optimizer.load", "    if not optimizer.state:\n        optimizer.load")
 
 
@@ -324,6 +332,7 @@ KEPT_IF_THERE = ("    optimizer.load", "    if not optimizer.state:\n        opt
     (IN_MEMORY, FROM_MEMORY, "an older file is put back at path, and load gives the newer state"),
     ((REPLACED, REPLACED), WHOLE_BESIDE, "a whole file of another state beside the whole one at path, and load gives"),
     ((REPLACED, REPLACED), UNFINISHED_IF_DAMAGED, "cut off, and load takes the state that a killed save has left"),
+    ((REPLACED, REPLACED), UNFINISHED_IF_ALONE, "not there, and load takes the state that a killed save has left"),
     (MORE_IN_MEMORY, MORE_FROM_MEMORY, "gives another state than it holds: return value"),
     ((REPLACED, REPLACED), KEPT_IF_THERE, "gives another state than it holds: optimizer"),
 ])  # fmt: skip

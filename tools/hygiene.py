@@ -21,7 +21,7 @@ import nbformat
 from support import course
 from tools import setup_cell
 from tools.encores import needed_from_encores
-from tools.kept import KEPT_IN_CELL, KERNELSPEC, LANGUAGE, MEASURED, WIDGET, sources
+from tools.kept import KEPT_IN_CELL, KERNELSPEC, LANGUAGE, MEASURED, WIDGET, what_was_run
 from tools.project import ROOT, address
 from tools.title import columns_of, needed, neighbours_cell
 
@@ -139,15 +139,15 @@ def has_no_stored_error(page: StoredNotebook) -> list[str]:
 
 
 def is_saved_from_these_sources(page: StoredNotebook) -> list[str]:
-    """Require that the outputs were saved after the last change of the code."""
-    stored = page.raw["metadata"].get("idt", {}).get("sources")
-    return [] if stored == hash_of(page.raw) else ["the code changed after the outputs were saved: make save"]
+    """Require that outputs were saved after the last change of the code, a measured one after that of what it runs."""
+    stored = page.raw["metadata"].get("idt")
+    return [] if stored == run_now(page.raw) else ["the code changed after the outputs were saved: make save"]
 
 
-def hash_of(raw: dict[str, Any]) -> str:
-    """Return the hash of the code that `make save` keeps in the metadata."""
+def run_now(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return what `make save` would keep in the metadata of the code."""
     cells = [{**cell, "source": joined(cell["source"])} for cell in raw["cells"]]
-    return sources(nbformat.from_dict({**raw, "cells": cells}))
+    return what_was_run(nbformat.from_dict({**raw, "cells": cells}))
 
 
 def is_compared(page: StoredNotebook) -> list[str]:

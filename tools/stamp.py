@@ -21,7 +21,7 @@ import nbformat
 
 from support import course
 from tools import setup_cell
-from tools.kept import sources, what_was_run
+from tools.kept import what_was_run
 from tools.project import ROOT, Address, address, notebooks
 from tools.save import write_notebook
 from tools.title import with_neighbours
@@ -84,7 +84,7 @@ def stamp_text(text: str, old: Address, new: Address, root: Path) -> str:
 
 def stamp_notebook(notebook: Any, path: Path, old: Address, new: Address, root: Path) -> None:
     """Renew the addresses and the set-up cell of one notebook, in place; the first cell's badge opens this notebook."""
-    unchanged = notebook.metadata.get("idt", {}).get("sources") == sources(notebook)
+    unchanged = notebook.metadata.get("idt") == what_was_run(notebook)
     tagged = [cell for cell in notebook.cells if "setup" in cell.metadata.get("tags", [])]
     if not tagged:
         cell = nbformat.v4.new_code_cell(metadata={"tags": ["setup"]})

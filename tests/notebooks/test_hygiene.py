@@ -80,7 +80,7 @@ def finish(cells: list[dict]) -> dict:
             cell["execution_count"] = count = count + 1
     metadata = {"kernelspec": KERNELSPEC, "language_info": LANGUAGE}
     raw = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells}
-    return {**raw, "metadata": {**metadata, "idt": {"sources": hygiene.hash_of(raw)}}}
+    return {**raw, "metadata": {**metadata, "idt": hygiene.run_now(raw)}}
 
 
 def write(page: StoredNotebook) -> None:
@@ -122,6 +122,11 @@ def another_badge(page: StoredNotebook) -> None:
 
 def first_chapter(page: StoredNotebook) -> None:
     page.path = page.path.with_name("00_start_here.ipynb")
+
+
+def measured_before(page: StoredNotebook) -> None:
+    """A merge noted the new code, but what a measured cell stands on had been another one when it ran."""
+    page.raw["metadata"]["idt"]["measured"] = {page.raw["cells"][FIGURE]["id"]: "another"}
 
 
 def a_solution(page: StoredNotebook) -> None:
@@ -183,6 +188,7 @@ FAULTS: list[tuple[hygiene.Rule, list[Plant], list[str]]] = [
     (hygiene.has_no_stored_error, [data("text/plain", "✗ share: 3")], []),  # a reader's
     (hygiene.has_no_stored_error, [data("text/plain", "✗ share: 3"), a_solution], ["…does not pass its check"]),
     (hygiene.is_saved_from_these_sources, [cell(GUESS, source="my_guess = 3")], ["…changed after…"]),
+    (hygiene.is_saved_from_these_sources, [measured_before], ["…changed after…"]),
     *(
         (hygiene.is_compared, [cell(FIGURE, source=source)], ["cell 3 is marked NBVAL_…"])
         for source in ("# NBVAL_SKIP\nx = 1", "x = 1\n# NBVAL_IGNORE_OUTPUT", "# NBVAL_RAISES_EXCEPTION\n1 / 0")

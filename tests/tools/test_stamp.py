@@ -8,7 +8,7 @@ import pytest
 
 from support import course
 from tools import hygiene, stamp
-from tools.kept import sources
+from tools.kept import what_was_run
 from tools.project import ROOT, address, find
 
 NEW = "https://github.com/someone/somewhere"
@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "notebooks").mkdir()
     markdown = nbformat.v4.new_markdown_cell(f"# A title\n\n{OTHER_BADGE}")
     notebook = nbformat.v4.new_notebook(cells=[markdown, nbformat.v4.new_code_cell("x = 1")])
-    notebook.metadata["idt"] = {"sources": sources(notebook)}
+    notebook.metadata["idt"] = what_was_run(notebook)
     nbformat.write(notebook, tmp_path / "notebooks" / "01_copied.ipynb")
     return tmp_path
 

@@ -161,12 +161,12 @@ class _Seen:
         if called > self.chunks:
             return f"stage was called {called} times for {plural(self.chunks, 'chunk')}."
         for i in range(self.chunks):
-            what = {
+            roles = {
                 f"C{i}": f"a copy from chunk {i}",
                 f"F{i}": "its stage",
                 f"D{i}": f"a copy into result {i}",
             }
-            missing = [f"{name}, {role}" for name, role in what.items() if name not in self.named]
+            missing = [f"{name}, {role}" for name, role in roles.items() if name not in self.named]
             if missing:
                 return f"the device has run no {', and no '.join(missing)}."
             lane = self.named[f"F{i}"].lane

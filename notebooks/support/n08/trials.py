@@ -184,7 +184,7 @@ def fault_of_tasks(orders: Any, m: int, n: int) -> str:
     if not isinstance(orders, list):
         return f"a list of {n} orders is expected, not {type(orders).__name__}: {orders!r}."
     if len(orders) != n:
-        return f"there should be an order for each of {n} ranks, and there are {len(orders)}."
+        return f"the length should be {n}, an order for each rank, and it is {len(orders)}."
     wanted = [(kind, i) for kind in "FB" for i in range(m)]
     for j, order in enumerate(orders):
         if not isinstance(order, list):

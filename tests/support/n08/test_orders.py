@@ -69,7 +69,8 @@ def test_orders_come_in_the_form_that_any_right_simulate_takes(form, says):
     ("wrong", "says"),
     [
         (lambda m, n: [[f"{kind}{i}" for kind, i in row] for row in by_limit(m, n)], "a task is a tuple"),
-        (lambda m, n: by_limit(m, n)[0], "there should be an order for each of 1 ranks, and there are 4"),
+        # four tasks of one order, and no four orders
+        (lambda m, n: by_limit(m, n)[0], "the length should be 1, an order for each rank, and it is 4"),
         (lambda m, n: dict(enumerate(by_limit(m, n))), "not dict"),
         (lambda m, n: None, "returned None"),
         (lambda m, n: never_waiting(m, n), "would do"),

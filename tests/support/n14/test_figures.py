@@ -324,3 +324,22 @@ def test_torchs_halves_are_two_parts_of_a_backward():
     assert weight.grad is None
     second()
     torch.testing.assert_close((x.grad, weight.grad), expected)
+
+
+def test_where_the_shortest_warm_up_is_asked_for_the_page_says_what_follows_it():
+    """Rank 0 needs 7 only if ranks take turns: who catches up after the first backward hides messages with 5."""
+
+    def catching_up(j, first, most):
+        forwards = [("F", j, i) for i in range(32)]
+        order = forwards[:first]
+        for i in range(32):
+            done = sum(task[0] == "F" for task in order)
+            order += [("B", j, i), *forwards[done : min(first + 2 * i + 2, most + i + 1)]]
+        return order
+
+    made = solved.table("", [catching_up(j, *each) for j, each in enumerate(((5, 7), (4, 5), (3, 3), (1, 1)))])
+    assert simulate(made, communicate=0.25).makespan == 106.5
+    assert simulate(makers.gpipe(32, 4), communicate=0.25).makespan == 106.5
+    page = ["".join(cell["source"]) for cell in NOTEBOOK["cells"]]
+    asking = next(text for text in page if "shortest warm-up of rank 0" in text)
+    assert "one backward and one forward in turn" in asking

@@ -346,7 +346,7 @@ def draw_deals(right: Sequence[float], wrong: Sequence[float]) -> Figure:
     )
     axes.set(xlabel="step", ylabel="loss of the\nglobal batch", ylim=(0, 1.12 * max(*right, *wrong)))
     axes.set_xlim(-0.4, 1.22 * len(right))
-    learns = "only guesses" if wrong[-1] > 0.8 * chance else "learns too"
+    learns = "only guesses" if wrong[-1] > 0.95 * chance else "learns too"
     losses = f"{wrong[-1]:.1f} after {len(wrong)} steps, not {right[-1]:.1f}"
     finding = f"Dealt to ranks, the model {learns}: {losses}"
     style.title(axes, finding)

@@ -244,7 +244,7 @@ _CLIPPED: tuple[tuple[str, Callable[[], Stages], float], ...] = (
     ("a stage whose parameters are all frozen", lambda: _lengths([None, None], [3.0, None], [4.0]), 2.0),
     ("a frozen stage beside two in float32", lambda: _lengths([None], [3.0], [4.0], kind=torch.float32), 2.0),
     ("all gradients are zero", lambda: _lengths([0.0], [0.0]), 1.0),
-    ("1 stage of norm 5, max_norm 2", lambda: _lengths([3.0, 4.0]), 2.0),
+    ("1 stage of norm 0.5, max_norm 0.001", lambda: _lengths([0.3, 0.4]), 1e-3),
     ("a stage of a transposed weight and a bias", _of_a_layer, 2.0),
 )
 

@@ -401,6 +401,8 @@ def test_who_adds_up_no_numbers_is_told_that_this_gives_an_int():
     [
         ("gradient.pow(2).sum()", "gradient.abs().max() ** 2", "no mean"),
         ("(max_norm / norm)", "((max_norm / norm) ** 2)", "The root comes after the sum."),
+        ("max_norm / norm)", "max_norm / norm + 1e-6)", "as long as before"),
+        ("if norm > max_norm", "if norm > max(1.0, max_norm)", "its own stage only"),
     ],
 )
 def test_who_clips_in_another_wrong_way_is_not_told_of_a_famous_one(old, new, reason):

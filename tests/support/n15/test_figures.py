@@ -44,7 +44,7 @@ def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_
     falling = [2.5, 1.0, 0.3]
     flat = [2.5, 2.3, 2.3]
     assert "only guesses: 2.3 after 3 steps, not 0.3" in alt_text(n15.draw_deals(falling, flat))
-    assert "learns too" in alt_text(n15.draw_deals(falling, falling))
+    assert "learns too" in alt_text(n15.draw_deals(falling, [2.5, 2.3, 1.9]))
 
 
 def test_buckets_on_the_network_end_when_exposed_says_and_the_title_tells_it():

@@ -11,7 +11,7 @@ from lib.streams.races import HOST, Operation
 
 EVERYTHING = "all that was launched"
 """What the host waits for where it waits for all streams."""
-_PATIENCE = 1000
+_PATIENCE = 20
 """So often a host asks for an event, and launches nothing in between: who asks on has begun to wait."""
 
 

@@ -25,6 +25,11 @@ EDGES = {  # by the first letters of the two that race
     "bC": "[0] An earlier kernel still uses this block of compute's pool: take buffers in the stream that fills them.",
     "DR": "[5] The results are read by whoever called you: wait for the last copy out before you return.",
 }
+WAYS_OUT = {  # by the first letters of the one that is waited for, and of the one that waits
+    "FC": "Take two buffers: if two blocks take turns, it need not.",
+    "DF": "Hold the output in a variable until the next one exists: if two blocks take turns, it need not.",
+    "DC": "Let the copy out read what stage returned: then it need not.",
+}
 DROPPED = (
     "The input was dropped, and the next copy gets its memory from the pool, while the kernel still reads it."
 )
@@ -243,8 +248,10 @@ class _Seen:
     def of_needless_order(self) -> str:
         """No operation waits for another one without need; ours are the waits that are needed."""
         order = _ordered(self.operations)
-        if ("before", "C0") in order and self.named["C0"].lane != "compute":
-            told = "C0 waits for what compute did before you were called"
+        told = "C0 waits for what compute did before you were called"
+        is_late = ("before", "C0") in order
+        lane = self.named["C0"].lane
+        if is_late and lane != "compute":
             if self._pools(self.named["C0"]) == {"compute"}:
                 return f"{told}: take the buffers in copy_in's own pool."
             return f"{told}, and need not: its buffer is not of compute's pool."
@@ -262,12 +269,10 @@ class _Seen:
             if earlier.lane == later.lane:
                 return f"{waits}: both are in stream {earlier.lane}, which runs in order."
             if _read(earlier) & _written(later):  # so with these blocks the wait is needed
-                holding = "Hold the output in a variable until the next one exists"
-                way = holding if later.label[0] == "F" else "Take two buffers"
-                why = f"because it writes the block that {earlier.label} reads"
-                return f"{waits}, {why}. {way}: if two blocks take turns, it need not."
+                way = WAYS_OUT.get(earlier.label[0] + later.label[0], "")
+                return f"{waits}, because it writes the block that {earlier.label} reads. {way}".strip()
         if not extra:
-            return ""
+            return f"{told}: both are in stream {lane}, which runs in order." if is_late else ""
         earlier, later = extra[0]
         waits = f"{later.label} waits for {earlier.label}, and need not"
         return f"{waits}: it uses and overwrites nothing of {earlier.label}."

@@ -114,6 +114,7 @@ def backwards(gpu, stage, chunks, results):
     in_lists(gpu, stage, chunks[::-1], results[::-1])
 
 
+COPIES = "        with gpu.use_stream(into):\n            buffers[i % 2].copy_"
 STAGES = "        outputs[k] = stage(buffers[i % 2])\n"
 SENDS = "            results[i].copy_(outputs[k], non_blocking=True)\n"
 WAITS = "            into.wait_event(computed[i - 2])\n"
@@ -153,6 +154,10 @@ WAITS = "            into.wait_event(computed[i - 2])\n"
                 ),
             ),
         ),
+        (
+            "C0 waits for what compute did before you were called: both are in stream compute, which runs in order",
+            edited(in_lists, (COPIES, COPIES.replace("(into)", "(into if i else compute)"))),
+        ),
         ("in is a stream of another PretendGPU", kept_from_call_to_call('gpu.new_stream("in")')),
         ("memory of another PretendGPU", kept_from_call_to_call("[gpu.empty_like(chunks[0]) for _ in range(2)]")),
         (
@@ -165,6 +170,13 @@ def test_a_loop_is_told_of_the_wait_that_it_wrote_and_of_what_it_did(says, wrong
     verdict = n13.check_streamed(wrong)
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+
+
+def test_who_writes_the_result_into_its_input_has_two_buffers_and_is_not_told_to_take_them():
+    in_place = (STAGES, "        outputs[k] = buffers[i % 2].copy_(stage(buffers[i % 2]))\n")
+    message = n13.check_streamed(edited(in_lists, in_place, (WAITS, WAITS.replace("computed", "fetched")))).message
+    assert "C2 waits for D0, because it writes the block that D0 reads. Let the copy out read what" in message
+    assert "buffers" not in message
 
 
 def drawn_lanes():

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from support.kit.raised import in_case
 
@@ -43,3 +44,38 @@ def fault_of_a_nest(answer: Callable[..., Any]) -> str:
     if not fault:
         return ""
     return f"{told}: {fault}{'' if fault.endswith('?') else '.'}"
+
+
+class _Two(nn.Module):
+    """Make two tensors of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((), 3.0))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what comes, and a multiple of it."""
+        return x, x * self.weight
+
+
+def fault_of_two_tensors(answer: Callable[..., Any]) -> str:
+    """Say whether forward returns other than the layers, which make two tensors of one, or moves gradients."""
+    layers = nn.Sequential(nn.Identity(), _Two())
+    weight = layers[1].weight
+    x = torch.arange(4.0).reshape(4, 1)
+    told = "with a last layer that makes two tensors of one"
+    with in_case(told):
+        model = answer(layers, [1, 1], 2)
+        weight.grad = torch.tensor(1.0)
+        output = model(x)
+    if not isinstance(output, tuple) or len(output) != 2:
+        return (
+            f"{told}: the layers return a tuple of two tensors, and forward returned {type(output).__name__}."
+        )
+    if not all(
+        isinstance(y, Tensor) and torch.equal(y, right) for y, right in zip(output, layers(x), strict=True)
+    ):
+        return f"{told}: the output is not that of the layers."
+    if weight.grad is None or weight.grad.item() != 1:
+        return f"{told}: the gradients that were there before are changed: forward is to leave them."
+    return ""

@@ -15,6 +15,8 @@ from support.kit.apart import CAN_FORK, in_a_process_of_its_own
 from support.kit.judged import Fault
 from support.kit.raised import Finding, in_case, told_of
 from support.kit.values import NO_RETURN, short
+from support.n04.cutting import NEARER
+from support.n04.network import few_lines, no_end
 from support.n04.solved import Cursor
 
 CursorClass: TypeAlias = Callable[[int, int, int], Any]
@@ -78,8 +80,10 @@ KEPT = "load is to leave the state as it is: it may be loaded again."
 PROCESS = "The new process has the state only: no variable of the old one, and no file that it wrote."
 ASKED = 100  # times, where samples are few: far more than any shard has
 SIZES = (12, 6000)
-MANY = 600  # calls of one kind
-MOST_GROWTH = 300  # bytes; a byte a call is twice as much
+MANY = 500  # calls of one kind
+MOST_GROWTH = 250  # bytes; a byte a call is twice as much
+#: Lines of Python in one call, for each sample of the epoch; to shuffle 900 takes 24,000.
+MOST_LINES = 50_000
 
 
 def fault_of_cursor(cursor: CursorClass) -> str:
@@ -116,7 +120,9 @@ def lived(cursor: CursorClass, size: int, ranks: int, rank: int, calls: str) -> 
     for number, call in enumerate(calls.split()):
         done = ", ".join(calls.split()[: number + 1])
         answer = None
-        with in_case(f"Cursor({size}, {ranks}, {rank}), {done}"):
+        case = f"Cursor({size}, {ranks}, {rank}), {done}"
+        most = MOST_LINES * size
+        with in_case(case), few_lines(most, no_end(f"{case}:", most, NEARER)):
             if call == "save":
                 state = _written(mine.save())
             elif call == "load":

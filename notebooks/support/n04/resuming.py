@@ -37,7 +37,7 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (26, [(4, 2, 3)]),  # fewer are left than there are ranks
     (27, [(4, 2, 3)]),
     (36, [(4, 2, 3), (3, 1, 0), (2, 1, 2), (3, 1, 1)]),  # one run ended before its first step
-    (10, [(3, 1, 2), (4, 1, 1), (3, 1, 1)]),  # a kind of run comes again, and another between
+    (10, [(3, 1, 2), (4, 1, 1), (3, 1, 2)]),  # a run comes again, and another between
     (10, [(5, 1, 1), (3, 1, 2), (2, 1, 1)]),  # as many runs as before, others: nothing is kept between calls
 ]
 WORLDS = (5, 3, 4, 2, 1, 12)

@@ -263,7 +263,12 @@ def test_runs_of_one_kind_are_not_one_run_where_another_lies_between():
             steps_of[ranks, batch] = steps_of.get((ranks, batch), 0) + steps
         return resume(size, [(*kind, steps) for kind, steps in steps_of.items()], world_size, rank)
 
-    refused(n04.check_resume(merged), "resume(10, [(3, 1, 2), (4, 1, 1), (3, 1, 1)], ")
+    refused(n04.check_resume(merged), "resume(10, [(3, 1, 2), (4, 1, 1), (3, 1, 2)], ")
+
+
+def test_a_run_that_comes_again_counts_again():
+    once = edited(resume, ("in runs", "in dict.fromkeys(runs)"))
+    refused(n04.check_resume(once), "resume(10, [(3, 1, 2), (4, 1, 1), (3, 1, 2)], ")
 
 
 def test_a_run_without_a_step_is_a_run_too():

@@ -56,6 +56,12 @@ def test_the_shard_has_an_end_where_samples_are_fewer_than_ranks():
     refused(n04.check_cursor(empty), "Cursor(1, 3, 0), 100 times next(1): the last one gives [], not None.")
 
 
+def test_a_batch_that_waits_for_more_than_the_shard_has_is_told_that_it_has_no_end(monkeypatch):
+    monkeypatch.setattr(n04_cursor, "MOST_LINES", 10_000)
+    endless = edited(Cursor, ("return batch or None", "while len(batch) < batch_size: pass\n        return batch"))
+    refused(n04.check_cursor(endless), "Cursor(12, 3, 0), position, next(3), next(3): your code has run 120,000 lines")
+
+
 @pytest.mark.parametrize(("made", "kind"), [(torch.tensor, "Tensor"), (float, "float"), (np.int64, "int64")])
 def test_samples_are_ints(made, kind):
     made_so = edited(Cursor, ("[place %", "[made(place) %"), names={"made": made})

@@ -327,8 +327,7 @@ HALVES = {
         "backward(output, gradient)",
         "backward(output, torch.ones_like(output))",
     ),
-    "Inside backward no graph is recorded, so what is computed there from `output` leads nowhere: let the nested "
-    "backward begin at `output` itself, with the gradient that arrived.": (
+    "The nested backward must begin at the recomputed output and its graph, with the gradient that arrived.": (
         "backward(output, gradient)",
         "backward(output.sum())",
     ),

@@ -135,14 +135,21 @@ def _fault_of_copy(answer: Passages, trip: _Trip) -> str:
 def _fault_of_copy_back(copy: Any, trip: _Trip) -> str:
     """Look at backward of a copy, without a wait."""
     x = _columns() * 2
-    y = copy.apply(*trip.copies, x)
+    back, new = _gone_back(x, copy.apply(*trip.copies, x), trip)
+    changed = _told_change(_columns(1).detach(), back)
+    if changed:
+        return f"MyCopy must not change the gradient: {changed}."
+    return _fault_of_other_kernels(new, "MyCopy.backward") or _fault_of_waits_in_copy(new, "MyCopy.backward")
+
+
+def _gone_back(x: Any, y: Any, trip: _Trip) -> tuple[Any, Sequence[Operation]]:
+    """Go backward from y; return the gradient of x, and what was launched until it had arrived."""
     gradient = _columns(1).detach()
     began = len(trip.operations)
-    ended: list[int] = []
-    x.register_hook(lambda _: ended.append(len(trip.operations)))  # when the copy's gradient has arrived
+    arrived: list[tuple[Any, Sequence[Operation]]] = []
+    x.register_hook(lambda back: arrived.append((back, trip.operations[began:])))
     y.backward(gradient)
-    new = trip.operations[began : ended[0]]
-    return _fault_of_other_kernels(new, "MyCopy.backward") or _fault_of_waits_in_copy(new, "MyCopy.backward")
+    return arrived[0]
 
 
 def _fault_of_host(new: Sequence[Operation], name: str) -> str:
@@ -241,13 +248,7 @@ def _fault_of_wait_back(wait: Any, trip: _Trip) -> str:
     there = trip.copies[1]
     last = trip.compute[1]
     x = _columns(1) * 2
-    z = wait.apply(there, last, x)
-    gradient = _columns(1).detach()
-    began = len(trip.operations)
-    ended: list[int] = []
-    x.register_hook(lambda _: ended.append(len(trip.operations)))
-    z.backward(gradient)
-    new = trip.operations[began : ended[0]]
+    _, new = _gone_back(x, wait.apply(there, last, x), trip)
     launched = next((op.label for op in new if op.kind == "launch"), "")
     if launched:
         return f"In MyWait.backward {launched!r} is launched: Wait hands the gradient on, in the same memory."

@@ -31,7 +31,12 @@ def fault_of_fork_join(answer: tuple[runs.AutogradFunction, runs.AutogradFunctio
             return fault
     if fork.apply(_strided(1.0))[1].untyped_storage().nbytes():
         return "The phony has no elements and keeps memory alive: torch.empty(0) keeps none."
-    return _fault_of_join(fork, join) or _fault_of_what_is_kept(fork, join) or _fault_of_copies(fork, join)
+    return (
+        _fault_of_whole_numbers(fork, join)
+        or _fault_of_join(fork, join)
+        or _fault_of_what_is_kept(fork, join)
+        or _fault_of_copies(fork, join)
+    )
 
 
 def _strided(value: float) -> Tensor:
@@ -43,7 +48,7 @@ def _inputs() -> Iterator[tuple[str, Tensor]]:
     """Yield tensors of several shapes and types, each with its name."""
     yield "", _strided(1 / 3) * 2
     yield " for a single number", torch.tensor(0.5, requires_grad=True) * 2
-    yield " for one row of half floats", torch.ones(1, 3, dtype=torch.float16, requires_grad=True) * 2
+    yield " for one row of half floats", torch.ones(1, 3, dtype=torch.bfloat16, requires_grad=True) * 2
 
 
 def _told_change(name: str, x: Tensor, y: Tensor) -> str:
@@ -91,6 +96,16 @@ def _fault_of_what_join_gives(join: runs.AutogradFunction, case: str, x: Tensor,
     if not isinstance(y, Tensor):
         return f"MyJoin.forward must return one tensor, not {kind_of(y)}."
     return _told_change("MyJoin", x, y)
+
+
+def _fault_of_whole_numbers(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
+    """Say what becomes of a tensor that can have no gradient."""
+    x = torch.arange(3)
+    with in_case("in MyFork.forward for whole numbers"):
+        forked = fork.apply(x)[0]
+    with in_case("in MyJoin.forward for whole numbers"):
+        joined = join.apply(x, fork.apply(_strided(1.0))[1])
+    return _told_change("MyFork", x, forked) or _told_change("MyJoin", x, joined)
 
 
 def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:

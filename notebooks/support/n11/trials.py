@@ -29,7 +29,7 @@ MEANINGS = {
     "incorrect number of gradients": "backward returns one gradient for each argument of forward after ctx, or None.",
     "invalid gradient": "A gradient has the shape of its tensor. The phony's has no elements.",
     "positional argument": "backward gets one gradient for each output of forward.",
-    "'inside'": "Checkpoint looked for the inside before Recompute had left it there.",
+    "'inside'": "There is no inside where your code looks for it.",
 }
 
 
@@ -170,6 +170,7 @@ class _Layers:
         self.inputs: dict[str, set[int]] = {}  # of each layer: where what it got lies in memory
         self.outputs: set[int] = set()  # where they lie in memory, those that have a graph
         self.has_copied = False  # whether `shared` held another output when Wait ran
+        self.lacks_inside = False  # whether `shared` had no "inside" when Wait ran
         # of gradients on their way through a Checkpoint: where each lies in memory
         self.places: dict[str, int] = {}
 
@@ -197,6 +198,7 @@ class _Layers:
     def look_into(self, memory: dict[str, Any]) -> None:
         """Note what Recompute has left in `shared`."""
         self.left.append(_graphs_in(memory))
+        self.lacks_inside |= "inside" not in memory
         ends = [x for x in _tensors_in(memory.get("inside")) if x.grad_fn is not None]
         self.has_copied |= any(x.data_ptr() not in self.outputs for x in ends)
 
@@ -366,7 +368,8 @@ def fault_of_two_nodes(answer: Halves) -> str:
         fault = _fault_of_seen(got, two_partitions(OURS, needs_grad, _Layers()))
         if fault:
             return Fault(f"{case}{fault}", f"{case} {got}")
-    return _fault_of_three(answer)
+    misplaced = 'Recompute must leave the inside in `shared["inside"]`.' if layers.lacks_inside else ""
+    return _fault_of_three(answer) or misplaced
 
 
 def three_at_once(halves: Halves, order: tuple[int, ...]) -> tuple[list[str], list[list[float] | None]]:

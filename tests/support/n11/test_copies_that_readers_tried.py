@@ -64,6 +64,15 @@ def test_who_keeps_a_tensor_in_ctx_is_not_told_of_save_for_backward():
 BACK = "return None, None, moved(gradient, next_stream, prev_stream)"
 
 
+def test_a_gradient_of_another_type_is_told_to_be_one():
+    made = """with prev_stream, next_stream:
+            y = torch.empty(gradient.shape, device=prev_stream.device)
+            y.copy_(gradient)
+        return None, None, y"""
+    answer = edited(MyCopy, (BACK, made), names={"torch": torch})
+    refused(n11.check_copy_wait(answer, MyWait), "must not change the gradient", "launched")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

@@ -126,6 +126,13 @@ def test_a_node_that_stays_among_the_ready_ones_ends():
         ("return x.detach(), torch", "return x.to(torch.float64), torch", "it was of torch.float"),
         ("return x.detach()\n", "return x.detach().squeeze()\n", "MyJoin must not change x"),
         ("return x.detach()\n", "return x.to(torch.float64)\n", "it was of torch.float"),
+        (
+            "return x.detach(), torch",
+            "return x.detach().requires_grad_(), torch",
+            "in MyFork.forward for whole numbers",
+        ),
+        ("return x.detach()\n", "return x.detach().requires_grad_()\n", "in MyJoin.forward for whole numbers"),
+        ("return x.detach()\n", "return torch.from_numpy(x.numpy())\n", "in MyJoin.forward for one row of half floats"),
     ],
 )
 def test_any_shape_and_any_type_are_tried(line, changed, says):
@@ -396,15 +403,39 @@ def test_who_holds_an_inside_is_named(line, keeping, says):
     refused(n11.check_halves(*edited(HALVES, (line, keeping))), says, "outlives backward")
 
 
-def test_the_gradient_that_arrived_is_not_denied_where_only_its_product_has_no_graph():
-    nested = "torch.autograd.backward(output, gradient)"
-    answer = edited(HALVES, (nested, "(output * gradient).sum().backward()"))
-    refused(n11.check_halves(*answer), "no graph is recorded", "not with ones")
-    answer = edited(HALVES, (nested, "torch.autograd.backward(output, torch.ones_like(output))"))
-    refused(n11.check_halves(*answer), "not with ones")
+NESTED = "torch.autograd.backward(output, gradient)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (NESTED, "(output * gradient).sum().backward()"),
+        (NESTED, "torch.autograd.backward(gradient, output)"),
+        (LEAVE, f"{LEAVE}.detach()"),
+    ],
+)
+def test_who_begins_without_a_graph_is_told_where_to_begin(old, new):
+    told = "must begin at the recomputed output and its graph"
+    refused(n11.check_halves(*edited(HALVES, (old, new))), told, "computed there from", "not with ones")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (LEAVE, 'ctx.shared = {"inside": (x, ctx.function(x))}'),
+        (LEAVE, 'ctx.shared["inside"].append((x, ctx.function(x)))'),
+        (TAKE, "x, output = ctx.inside"),
+    ],
+)
+def test_an_inside_that_is_elsewhere_is_not_told_to_come_too_late(old, new):
+    refused(n11.check_halves(*edited(HALVES, (old, new))), "There is no inside where your code looks", "before")
+
+
+def test_an_inside_that_is_not_in_its_place_in_shared_is_refused():
+    answer = edited(HALVES, (TAKE, TAKE.replace("inside", "pair")), (LEAVE, LEAVE.replace("inside", "pair")))
+    refused(n11.check_halves(*answer), 'must leave the inside in `shared["inside"]`')
 
 
 def test_a_backward_for_x_alone_is_not_said_to_be_autograd_grad():
-    nested = "torch.autograd.backward(output, gradient)"
-    alone = edited(HALVES, (nested, nested.replace("gradient)", "gradient, inputs=[x])")))
+    alone = edited(HALVES, (NESTED, NESTED.replace("gradient)", "gradient, inputs=[x])")))
     refused(n11.check_halves(*alone), "without their gradients", "autograd.grad")

@@ -428,7 +428,7 @@ class _Trial:
             torch.autograd.grad(y, x, gradient)
             del x, y, gradient
         if any(each["x"]() for each in gone):
-            return "x is gone between I and W, so W works with a copy of it: keep x itself."
+            return "x is gone between I and W: keep x itself."
         waiting.pop(0)()
         for name in ("x", "the gradient"):
             if not any(each[name]() for each in gone):

@@ -3,6 +3,7 @@
 import re
 from fractions import Fraction
 from math import ceil
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -27,6 +28,10 @@ def test_a_number_at_which_no_list_can_be_cut_is_no_warm_up(kind):
     assert "a list is cut at an int; `math.ceil` gives one" in n14.check_forwards_ahead(rule).message
     for whole in (np.int64, torch.tensor):
         assert n14.check_forwards_ahead(lambda whole=whole, **case: whole(solved.forwards_ahead(**case)))
+
+
+def test_what_calls_itself_equal_to_every_number_is_none():
+    assert "is a _ANY, and a list is cut at an int" in n14.check_forwards_ahead(lambda **case: ANY).message
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Exercise 3 of notebook 14: what a layer does to others, by the list, by the gradient, by autograd's switch."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -60,7 +62,19 @@ def test_a_copy_that_is_no_tensor_is_a_copy_too(copied):
         (UNPACKED, "(weight,) = ctx.saved_tensors\n        copied = ctx.copied"),
         (PART, "part = gradient.T @ torch.as_tensor(copied, dtype=gradient.dtype)"),
     )
-    assert "W works with a copy of it: keep x itself" in n14.check_split(answer).message
+    assert "x is gone between I and W: keep x itself" in n14.check_split(answer).message
+
+
+def test_who_keeps_no_x_at_all_is_not_told_of_a_copy():
+    answer = edited(
+        solved.SplitLinear,
+        (UNPACKED, "x, weight = ctx.saved_tensors\n        known = ref(x)\n        del x"),
+        (PART, "part = gradient.T @ known()"),
+        names={"ref": weakref.ref},
+    )
+    message = n14.check_split(answer).message
+    assert "x is gone between I and W" in message
+    assert "copy" not in message
 
 
 def test_who_empties_the_list_in_forward_loses_what_others_owe():

@@ -56,9 +56,9 @@ class _Segment(nn.Module):
         return y
 
 
-def _inputs(*, require: bool = True) -> list[Tensor]:
+def _inputs(*, require: tuple[bool, bool] = (True, True)) -> list[Tensor]:
     generator = torch.Generator().manual_seed(5)
-    return [torch.randn(ROWS, WIDTH, generator=generator).requires_grad_(require) for _ in range(2)]
+    return [torch.randn(ROWS, WIDTH, generator=generator).requires_grad_(asks) for asks in require]
 
 
 def _plain(function: Callable[..., Any], *inputs: Tensor) -> Any:
@@ -66,7 +66,7 @@ def _plain(function: Callable[..., Any], *inputs: Tensor) -> Any:
 
 
 def _gradients(
-    answer: Callable[..., Any], *, require: bool
+    answer: Callable[..., Any], *, require: tuple[bool, bool]
 ) -> tuple[dict[str, Tensor | None], bool, _Segment]:
     """Train one step; return the gradients by name, whether the random state is undisturbed, and the segment."""
     torch.manual_seed(7)
@@ -76,13 +76,13 @@ def _gradients(
     with in_case("in forward"):
         y = answer(segment.forward, *inputs)  # a method: no module, whose `training` one could ask
     if isinstance(y, Tensor) and not y.requires_grad:
-        data = "" if require else "the inputs are data that require no gradient: "
+        data = "" if any(require) else "the inputs are data that require no gradient: "
         raise Finding(f"{data}the weights require one, the output does not, so backward can't begin.")
     torch.rand(3)  # the generator moves on, as it does in training
     state = torch.get_rng_state()
     with in_case("in backward"):
         (y**2).sum().backward()
-    if any(x.requires_grad != require for x in inputs):
+    if tuple(x.requires_grad for x in inputs) != require:
         raise Finding("the caller's data now requires a gradient, which is computed and kept for nothing.")
     named = {
         "the first input": inputs[0].grad,
@@ -93,10 +93,13 @@ def _gradients(
     return named, torch.equal(torch.get_rng_state(), state), segment
 
 
-def _fault_of_gradients(answer: Callable[..., Any], *, require: bool) -> str:
+def _fault_of_gradients(answer: Callable[..., Any], *, require: tuple[bool, bool]) -> str:
     wanted, _, _ = _gradients(_plain, require=require)
     got, undisturbed, segment = _gradients(answer, require=require)
-    where = "" if require else "with data that require no gradient, "
+    where = "" if all(require) else "with data that require no gradient, "
+    for name, want in wanted.items():
+        if want is not None and got[name] is None:
+            return f"{where}{name} has no gradient."
     if segment.runs == 1:
         return f"{where}the function ran once, in forward: what it saved was kept somewhere, and nothing recomputed."
     if segment.runs > 2:
@@ -105,10 +108,8 @@ def _fault_of_gradients(answer: Callable[..., Any], *, require: bool) -> str:
         return "the second forward drew another dropout mask than the first."
     for name, want in wanted.items():
         have = got[name]
-        if want is None:
+        if want is None or have is None:
             continue
-        if have is None:
-            return f"{where}{name} has no gradient."
         if not torch.allclose(have, want, atol=1e-5):
             off = float((have - want).norm() / want.norm())
             return Fault(f"{where}{name}: the gradient is off by {off:.0%}.", f"{where}{name}: {off:.4f}")
@@ -350,8 +351,10 @@ def fault_of_hooks(answer: Any) -> str:
     """Say what differs from a run without a checkpoint, what is kept, and what is left behind."""
     return (
         _fault_of_output(answer)
-        or _fault_of_gradients(answer, require=True)
-        or _fault_of_gradients(answer, require=False)
+        or _fault_of_gradients(answer, require=(True, True))
+        or _fault_of_gradients(answer, require=(False, False))
+        or _fault_of_gradients(answer, require=(True, False))
+        or _fault_of_gradients(answer, require=(False, True))
         or _fault_of_memory(answer)
         or _fault_of_portions(answer)
         or _fault_of_a_row(answer)

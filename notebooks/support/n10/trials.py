@@ -393,10 +393,8 @@ def _fault_of_unused(answer: Any) -> str:
         answer.apply(lambda *given, used=used: sum(given[k].sin() for k in used), *leaves).sum().backward()
         for position, leaf in enumerate(leaves):
             if position not in used and leaf.grad is not None:
-                return (
-                    f"{count} inputs, and the function does not use input {position + 1}: its .grad must stay None, "
-                    "and it was filled."
-                )
+                unused = f"{count} inputs, and the function does not use input {position + 1}"
+                return f"{unused}: its .grad must stay None, and it was filled."
     return ""
 
 
@@ -405,6 +403,7 @@ def _fault_of_other_paths(answer: Any) -> str:
     ways: dict[str, Callable[..., Any]] = {
         "one tensor is passed as two inputs": lambda call, x: call(lambda a, b: a * b.sin(), x, x),
         "the function returns its input as it is": lambda call, x: call(nn.Identity(), x),
+        "the gradient is zero": lambda call, x: call(torch.relu, -x),
         "the output is added to the input": lambda call, x: x + call(torch.sin, x),
     }
     for way, forward in ways.items():

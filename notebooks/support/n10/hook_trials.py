@@ -46,8 +46,8 @@ class _Segment(nn.Module):
             raise Finding("the second forward ran with gradients off.")
         if self.required[-1] != self.required[0]:
             raise Finding("in the second forward not the same inputs require a gradient as in the first.")
-        if self.drops:  # before anything is saved
-            x = F.dropout(x, 0.5)
+        # it draws before anything is saved; or it saves its output, no input, and backward asks for that last
+        x = F.dropout(x, 0.5) if self.drops else x.sigmoid()
         hidden = torch.tanh(x @ self.first)
         if self.drops:
             hidden = F.dropout(hidden + 2, 0.5)  # never 0 before
@@ -112,7 +112,9 @@ def _fault_of_gradients(answer: Callable[..., Any], *, require: tuple[bool, bool
             continue
         if not torch.allclose(have, want, atol=1e-5):
             off = float((have - want).norm() / want.norm())
-            return Fault(f"{where}{name}: the gradient is off by {off:.0%}.", f"{where}{name}: {off:.4f}")
+            return Fault(
+                f"{where}{name}: the gradient is off by {percent(off)}.", f"{where}{name}: {off:.4f}"
+            )
     if not undisturbed:
         return "gradients are right, but the random state after backward is another one than before it."
     return ""
@@ -341,6 +343,11 @@ def fault_behind_an_error(call: Callable[..., Any]) -> str:
     if not torch.equal(torch.get_rng_state(), state):
         return "an error in the second forward, and the random state is another one than before: leave it as it was."
     return ""
+
+
+def percent(share: float) -> str:
+    """Write a share, however small, as no zero."""
+    return f"{share:.0%}" if share >= 0.01 else f"{100 * share:.1g}%"
 
 
 def _grad(x: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ check_checkpoint = Exercise(
             torch.autograd.backward(output, gradient) → output.sum().backward()
         A function of data alone has an output that requires no gradient: go backward only if output.requires_grad.
             if output.requires_grad: → if True:
-        backward is outside the autocast block: note in forward whether autocast is on, for the second forward.
+        backward is outside the autocast block: the second forward needs the autocast of the first.
             torch.autocast(*ctx.autocast) → torch.enable_grad()
         Autocast has two types: note torch.get_autocast_dtype as well.
             torch.autocast(*ctx.autocast) → torch.autocast("cpu", enabled=ctx.autocast[2])

@@ -46,8 +46,8 @@ class _Segment(nn.Module):
             raise Finding("the second forward ran with gradients off.")
         if self.required[-1] != self.required[0]:
             raise Finding("in the second forward not the same inputs require a gradient as in the first.")
-        if self.drops:  # before anything is saved
-            x = F.dropout(x, 0.5)
+        # it draws before anything is saved; or it saves its output, no input, and backward asks for that last
+        x = F.dropout(x, 0.5) if self.drops else x.sigmoid()
         hidden = torch.tanh(x @ self.first)
         if self.drops:
             hidden = F.dropout(hidden + 2, 0.5)  # never 0 before
@@ -56,9 +56,9 @@ class _Segment(nn.Module):
         return y
 
 
-def _inputs(*, require: bool = True) -> list[Tensor]:
+def _inputs(*, require: tuple[bool, bool] = (True, True)) -> list[Tensor]:
     generator = torch.Generator().manual_seed(5)
-    return [torch.randn(ROWS, WIDTH, generator=generator).requires_grad_(require) for _ in range(2)]
+    return [torch.randn(ROWS, WIDTH, generator=generator).requires_grad_(asks) for asks in require]
 
 
 def _plain(function: Callable[..., Any], *inputs: Tensor) -> Any:
@@ -66,7 +66,7 @@ def _plain(function: Callable[..., Any], *inputs: Tensor) -> Any:
 
 
 def _gradients(
-    answer: Callable[..., Any], *, require: bool
+    answer: Callable[..., Any], *, require: tuple[bool, bool]
 ) -> tuple[dict[str, Tensor | None], bool, _Segment]:
     """Train one step; return the gradients by name, whether the random state is undisturbed, and the segment."""
     torch.manual_seed(7)
@@ -76,13 +76,13 @@ def _gradients(
     with in_case("in forward"):
         y = answer(segment.forward, *inputs)  # a method: no module, whose `training` one could ask
     if isinstance(y, Tensor) and not y.requires_grad:
-        data = "" if require else "the inputs are data that require no gradient: "
+        data = "" if any(require) else "the inputs are data that require no gradient: "
         raise Finding(f"{data}the weights require one, the output does not, so backward can't begin.")
     torch.rand(3)  # the generator moves on, as it does in training
     state = torch.get_rng_state()
     with in_case("in backward"):
         (y**2).sum().backward()
-    if any(x.requires_grad != require for x in inputs):
+    if tuple(x.requires_grad for x in inputs) != require:
         raise Finding("the caller's data now requires a gradient, which is computed and kept for nothing.")
     named = {
         "the first input": inputs[0].grad,
@@ -93,10 +93,13 @@ def _gradients(
     return named, torch.equal(torch.get_rng_state(), state), segment
 
 
-def _fault_of_gradients(answer: Callable[..., Any], *, require: bool) -> str:
+def _fault_of_gradients(answer: Callable[..., Any], *, require: tuple[bool, bool]) -> str:
     wanted, _, _ = _gradients(_plain, require=require)
     got, undisturbed, segment = _gradients(answer, require=require)
-    where = "" if require else "with data that require no gradient, "
+    where = "" if all(require) else "with data that require no gradient, "
+    for name, want in wanted.items():
+        if want is not None and got[name] is None:
+            return f"{where}{name} has no gradient."
     if segment.runs == 1:
         return f"{where}the function ran once, in forward: what it saved was kept somewhere, and nothing recomputed."
     if segment.runs > 2:
@@ -105,13 +108,13 @@ def _fault_of_gradients(answer: Callable[..., Any], *, require: bool) -> str:
         return "the second forward drew another dropout mask than the first."
     for name, want in wanted.items():
         have = got[name]
-        if want is None:
+        if want is None or have is None:
             continue
-        if have is None:
-            return f"{where}{name} has no gradient."
         if not torch.allclose(have, want, atol=1e-5):
             off = float((have - want).norm() / want.norm())
-            return Fault(f"{where}{name}: the gradient is off by {off:.0%}.", f"{where}{name}: {off:.4f}")
+            return Fault(
+                f"{where}{name}: the gradient is off by {percent(off)}.", f"{where}{name}: {off:.4f}"
+            )
     if not undisturbed:
         return "gradients are right, but the random state after backward is another one than before it."
     return ""
@@ -342,6 +345,11 @@ def fault_behind_an_error(call: Callable[..., Any]) -> str:
     return ""
 
 
+def percent(share: float) -> str:
+    """Write a share, however small, as no zero."""
+    return f"{share:.0%}" if share >= 0.01 else f"{100 * share:.1g}%"
+
+
 def _grad(x: Tensor) -> Tensor:
     return torch.zeros_like(x) if x.grad is None else x.grad
 
@@ -350,8 +358,10 @@ def fault_of_hooks(answer: Any) -> str:
     """Say what differs from a run without a checkpoint, what is kept, and what is left behind."""
     return (
         _fault_of_output(answer)
-        or _fault_of_gradients(answer, require=True)
-        or _fault_of_gradients(answer, require=False)
+        or _fault_of_gradients(answer, require=(True, True))
+        or _fault_of_gradients(answer, require=(False, False))
+        or _fault_of_gradients(answer, require=(True, False))
+        or _fault_of_gradients(answer, require=(False, True))
         or _fault_of_memory(answer)
         or _fault_of_portions(answer)
         or _fault_of_a_row(answer)

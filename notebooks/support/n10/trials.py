@@ -17,7 +17,7 @@ from lib.saved import LiveTensors, SavedTensors
 from support.kit.judged import Fault
 from support.kit.raised import Finding, calling, in_case
 from support.kit.values import kind_of
-from support.n10.hook_trials import fault_behind_an_error, fault_of_one_function
+from support.n10.hook_trials import fault_behind_an_error, fault_of_one_function, percent
 
 OFF = 1e-4  # a share of a gradient; a matrix product in 16 bits is off by more
 
@@ -148,7 +148,7 @@ def fault_of_checkpoint(answer: Any) -> str:
         if got is None or not got.any():
             return f"{name} has {'no gradient' if got is None else 'a gradient of zeros'}."
         if not torch.allclose(got, want, atol=1e-6):
-            return f"{name}: the gradient is off by {_percent(float((got - want).norm() / want.norm()))}."
+            return f"{name}: the gradient is off by {percent(float((got - want).norm() / want.norm()))}."
     if not undisturbed:
         return "gradients are right, but the random state after backward is another one than before it."
     return (
@@ -236,10 +236,6 @@ def _fault_of_casts_that_stay(answer: Any) -> str:
             "Autocast keeps what it has cast until a `with torch.autocast(…)` ends, and none has ended."
         )
     return ""
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.01 else f"{100 * share:.1g}%"
 
 
 def _is_off(got: Tensor | None, want: Tensor | None) -> bool:
@@ -393,10 +389,8 @@ def _fault_of_unused(answer: Any) -> str:
         answer.apply(lambda *given, used=used: sum(given[k].sin() for k in used), *leaves).sum().backward()
         for position, leaf in enumerate(leaves):
             if position not in used and leaf.grad is not None:
-                return (
-                    f"{count} inputs, and the function does not use input {position + 1}: its .grad must stay None, "
-                    "and it was filled."
-                )
+                unused = f"{count} inputs, and the function does not use input {position + 1}"
+                return f"{unused}: its .grad must stay None, and it was filled."
     return ""
 
 
@@ -405,6 +399,7 @@ def _fault_of_other_paths(answer: Any) -> str:
     ways: dict[str, Callable[..., Any]] = {
         "one tensor is passed as two inputs": lambda call, x: call(lambda a, b: a * b.sin(), x, x),
         "the function returns its input as it is": lambda call, x: call(nn.Identity(), x),
+        "the gradient is zero": lambda call, x: call(torch.relu, -x),
         "the output is added to the input": lambda call, x: x + call(torch.sin, x),
     }
     for way, forward in ways.items():

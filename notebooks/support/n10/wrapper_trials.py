@@ -93,6 +93,7 @@ def _fault_of_writes(answer: Any) -> str:
         "a layer's output": lambda: before(torch.ones(2, 4)),
         "zeros, which hold the same as before,": lambda: torch.zeros(2, 4),
         "token numbers": lambda: torch.arange(4),
+        "a leaf that requires a gradient": lambda: torch.ones(2, 4, requires_grad=True),
     }
 
     def passes(written: int | None, kinds: tuple[str, ...], versions: tuple[int, ...]) -> bool:
@@ -100,7 +101,7 @@ def _fault_of_writes(answer: Any) -> str:
         given = [makes[kind]() for kind in kinds]
         for x, times in zip(given, versions, strict=True):
             for _ in range(times):
-                x.add_(0)
+                x.detach().add_(0)  # the same version
 
         def function(*inputs: Tensor) -> Tensor:
             if written is not None:
@@ -120,6 +121,7 @@ def _fault_of_writes(answer: Any) -> str:
         (0, ("data", "data")),
         (0, ("token numbers",)),
         (0, ("a layer's output",)),
+        (0, ("a leaf that requires a gradient",)),
     ]
     ways = [(written, kinds, (0,) * len(kinds)) for written, kinds in fixed]
     chance = random.Random(4)
@@ -152,8 +154,8 @@ def _fault_of_flag(answer: Any) -> str:
         answer(inner, torch.ones(2, requires_grad=requires)).sum().backward()
         if said != [False, True]:
             return _not_as_expected(f"first forward, second forward{which}", said, [False, True])
-    if asks():
-        return "after backward is_recomputing() still says True; expected False."
+        if asks():
+            return "after backward is_recomputing() still says True; expected False."
     with suppress(ZeroDivisionError):  # in the second forward
         answer(lambda x: x * (1 / (1 - asks())), torch.ones(2, requires_grad=True)).sum().backward()
     if asks():

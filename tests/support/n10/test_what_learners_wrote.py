@@ -85,6 +85,7 @@ WEIGHTS_OF_MODULES_ALONE = apply(
 )
 EMPTIES_THE_GRADIENT = apply(("        return None, *", "        gradient.zero_()\n        return None, *"))
 ASKS_FOR_A_GRAD_FN = apply(("if output.requires_grad:", "if output.grad_fn is not None:"))
+NO_GRADIENT_FOR_ZEROS = apply(("*(x.grad for", "*(x.grad if x.grad is not None and x.grad.any() else None for"))
 GRAPH_IN_FORWARD = apply(
     (
         "        return function(*inputs)",
@@ -117,6 +118,7 @@ LEAVES_THAT_ADD_UP = apply(
     [
         (LEAVES_THAT_ADD_UP, "the second of two backwards through a kept graph gives an input another gradient"),
         (ASKS_FOR_A_GRAD_FN, "the function returns its input as it is: it has another gradient"),
+        (NO_GRADIENT_FOR_ZEROS, "the gradient is zero: it has another gradient than without a checkpoint"),
         (GRAPH_IN_FORWARD, "in forward the function ran with gradients on"),
         (apply_with_states({}), "one function in two checkpoints"),
         (TYPE_OF_THE_CLASS, "the first forward computed in"),
@@ -167,6 +169,7 @@ REFUSES_THE_UNUSED = apply(
         "        return None,",
     ),
 )
+AUTOCAST_OF_A_GPU = apply(("torch.is_autocast_enabled(kind)", "torch.is_autocast_enabled()"))
 DRAWS_IN_BACKWARD = apply(("        if output.requires_grad", "        torch.rand(1)\n        if output.requires_grad"))
 
 
@@ -180,6 +183,7 @@ DRAWS_IN_BACKWARD = apply(("        if output.requires_grad", "        torch.ran
         (COLLECTS_STATES, "attribute of ctx"),
         (DRAWS_IN_BACKWARD, "a second time"),
         (PRODUCT_AS_LOSS, "is lost"),
+        (AUTOCAST_OF_A_GPU, "note in forward whether autocast is on"),
         (LEAF_ITSELF, "mask"),
         (REFUSES_THE_UNUSED, "go backward only if"),
     ],
@@ -219,6 +223,13 @@ PUTS_BACK_WITHOUT_FINALLY = hooks(
 )
 REQUIRES_MORE_THE_SECOND_TIME = hooks(
     ("            function(*inputs)\n", "            function(*(x.detach().requires_grad_() for x in inputs))\n"),
+)
+ALL_REQUIRE_IF_ONE_DOES = hooks(
+    (
+        "            function(*inputs)\n",
+        "            asks = any(x.requires_grad for x in inputs)\n"
+        "            function(*(x.detach().requires_grad_(asks) for x in inputs))\n",
+    ),
 )
 DRAWS_AGAIN_IN_MODULES_ALONE = hooks(
     ("torch.set_rng_state(random_state)", "getattr(function, 'training', 0) and torch.set_rng_state(random_state)"),
@@ -272,6 +283,8 @@ STATES_BY_FUNCTION = edited(
         (LETS_GO_AT_THE_END, "at the peak"),
         (CHANGES_THE_DATA, "the caller's data now requires a gradient"),
         (REQUIRES_MORE_THE_SECOND_TIME, "in the second forward not the same inputs require a gradient as in the first"),
+        (ALL_REQUIRE_IF_ONE_DOES, "in the second forward not the same inputs require a gradient as in the first"),
+        (lambda function, *inputs: function(*inputs).detach().requires_grad_(), "the first input has no gradient"),
         (PUTS_BACK_WITHOUT_FINALLY, "an error in the second forward, and the random state is another one than before"),
         (DRAWS_AGAIN_IN_MODULES_ALONE, "the second forward drew another dropout mask than the first"),
         (stops_at_the_one_that_was_asked, "ran 3 times in forward and backward"),

@@ -105,6 +105,10 @@ def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(funct
         (edited(n10.my_checkpoint, ("in inputs]", "in inputs[-1:]]")), "changed input 1 of 2 (data)"),
         (edited(n10.my_checkpoint, ("in inputs]", "in inputs if x.is_floating_point()]")), "1 of 1 (token numbers)"),
         (edited(n10.my_checkpoint, ("in inputs]", "in inputs if not x.requires_grad]")), "1 of 1 (a layer's output)"),
+        (
+            edited(n10.my_checkpoint, ("in inputs]", "in inputs if not (x.requires_grad and x.is_leaf)]")),
+            "1 of 1 (a leaf",
+        ),
         (edited(n10.my_checkpoint, ("in inputs]", "in inputs[:2]]")), "changed input 3 of"),
         (lambda function, *inputs: function(*inputs), "nothing is checkpointed at all"),
         (lambda function, *inputs: built.MyCheckpoint.apply(function, *inputs), "the layer's weights get none"),
@@ -115,6 +119,17 @@ def test_a_wrapper_without_repairs_is_told_which_is_missing(answer, says):
     verdict = n10.check_my_checkpoint(answer)
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def test_whoever_knows_a_second_run_by_the_function_is_not_told_to_put_the_flag_back():
+    seen = edited(
+        n10.my_checkpoint,
+        ("torch.is_grad_enabled()", "bool(function in SEEN or SEEN.add(function))"),
+        names={"SEEN": set()},
+    )
+    verdict = n10.check_my_checkpoint(seen)
+    assert verdict.status == "wrong"
+    assert "Put back" not in verdict.message
 
 
 def test_whoever_returns_nothing_is_asked_once_for_a_return():

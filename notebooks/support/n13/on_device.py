@@ -349,10 +349,10 @@ def record_streams() -> dict[str, Any]:
     for way in WAYS:
         note(end_of_kernels, way)
         note(end_of_kernels, way, 0)
-    for loop, (copy, step), drops, load in product(
-        LOOPS, ((0.01, 0.02), (0.03, 0.02)), (False, True), (0, 0.02)
-    ):
-        note(epoch, loop, copy, step, drops, load)
+    for loop, (copy, load), drops in product(LOOPS, ((0.01, 0), (0.03, 0), (0.01, 0.03)), (False, True)):
+        note(epoch, loop, copy, 0.02, drops, load)
+    for copy in (0.01, 0.03):
+        note(epoch, "without a bound", copy, 0.02, True, 0.02)
     for costs in COSTS:
         note(lanes_alone, *costs)
         note(loop_ms, COUNTS, *costs)

@@ -8,14 +8,15 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
 from support import recordings
-from support.devices import RealStreams
-from support.n13 import device_judge
+from support.devices import RealStreams, key_of
+from support.n13 import device_judge, on_device
 from tools.project import ROOT
 
 NOTEBOOK = ROOT / "notebooks" / "13_cuda_streams.ipynb"
@@ -119,6 +120,15 @@ def test_the_recording_says_that_no_gpu_made_it_and_holds_both_positions_of_the_
     hurried = results["200 times False, 0"]
     assert len(hurried) == 200
     assert {0, 1_000_000} < set(hurried) <= set(range(1_000_001)), "some lie between"
+
+
+def test_the_times_that_the_text_proposes_are_recorded_for_each_loop():
+    results = recordings.load("early_read")["results"]["epoch"]
+    text = NOTEBOOK.read_text(encoding="utf-8")
+    copy, load = (float(re.search(rf"Set `{name}` to ([\d.]+)", text).group(1)) for name in ("copy", "load"))
+    for loop, drops in product(on_device.LOOPS, (False, True)):
+        for times in ((0.01, 0.02, drops, 0), (copy, 0.02, drops, 0), (0.01, 0.02, drops, load)):
+            assert key_of(loop, *times) in results
 
 
 JUDGED = """

@@ -83,8 +83,19 @@ def one_rank_after_the_other(
         replica.zero_grad()
 
 
+class StepWatch:
+    """What a replica's forwards were given, and which backwards went through: one for it and all copies of it."""
+
+    def __init__(self) -> None:
+        self.seen: list[torch.Tensor] = []
+        self.backwards: set[int] = set()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StepWatch:
+        return self
+
+
 class WatchedReplica(nn.Sequential):
-    """A small model, of layers in layers, that keeps what its forwards were given, and which backwards went through."""
+    """A small model, of layers in layers, that is watched."""
 
     def __init__(self) -> None:
         super().__init__(nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 3))
@@ -92,19 +103,18 @@ class WatchedReplica(nn.Sequential):
 
     def forget(self) -> None:
         """Begin a step of which nothing has been seen yet."""
-        self.seen: list[torch.Tensor] = []
-        self.backwards: set[int] = set()
+        self.watch = StepWatch()
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Note the rows, and later which backward comes through."""
-        self.seen.append(rows.detach().clone())
+        self.watch.seen.append(rows.detach().clone())
         out: torch.Tensor = super().forward(rows)  # type: ignore[no-untyped-call]
         if out.requires_grad:
             out.register_hook(self._note)  # type: ignore[no-untyped-call]
         return out
 
     def _note(self, _: torch.Tensor) -> None:
-        self.backwards.add(torch._C._current_graph_task_id())
+        self.watch.backwards.add(torch._C._current_graph_task_id())
 
 
 def _owner(rows: torch.Tensor, batches: list[LabelledRows]) -> int | None:
@@ -117,13 +127,13 @@ def _owner(rows: torch.Tensor, batches: list[LabelledRows]) -> int | None:
 
 def _broken_rule(replicas: list[WatchedReplica], batches: list[LabelledRows]) -> str:
     """Say what no real rank could have done, or would have done in vain; "" if nothing."""
-    saw = [[_owner(rows, batches) for rows in replica.seen] for replica in replicas]
+    saw = [[_owner(rows, batches) for rows in replica.watch.seen] for replica in replicas]
     if len(saw) > 1 and all(set(range(len(batches))) <= set(owners) for owners in saw):
         return "every rank did a forward on the rows of all ranks; a rank has its own batch and no other"
     if set(range(1, len(batches))) & set(saw[0]) and not any(saw[1:]):
         return "rank 0 did forwards on the rows of other ranks, which did none; a rank has its own batch and no other"
     for rank, owners in enumerate(saw):
-        for rows, owner in zip(replicas[rank].seen, owners, strict=True):
+        for rows, owner in zip(replicas[rank].watch.seen, owners, strict=True):
             if owner is None:
                 return f"a forward of rank {rank} got {len(rows)} rows, and they are no rank's batch"
             if owner != rank:
@@ -131,7 +141,7 @@ def _broken_rule(replicas: list[WatchedReplica], batches: list[LabelledRows]) ->
         if len(owners) > 1:
             return f"rank {rank} did {len(owners)} forwards on its rows, where a step has one"
     if [] in saw:
-        return f"rank {saw.index([])} did no forward on its own rows"
+        return f"rank {saw.index([])}'s replica was never called on its own rows"
     return _shared_memory(replicas) or _shared_backward(replicas) or _in_vain(replicas) or _frozen(replicas)
 
 
@@ -188,7 +198,7 @@ def _shared_memory(replicas: list[WatchedReplica]) -> str:
 def _shared_backward(replicas: list[WatchedReplica]) -> str:
     ranks_of: dict[int, int] = {}
     for rank, replica in enumerate(replicas):
-        for number in replica.backwards:
+        for number in replica.watch.backwards:
             other = ranks_of.setdefault(number, rank)
             if other != rank:
                 return (
@@ -200,7 +210,7 @@ def _shared_backward(replicas: list[WatchedReplica]) -> str:
 
 def _in_vain(replicas: list[WatchedReplica]) -> str:
     for rank, replica in enumerate(replicas):
-        if not replica.backwards:
+        if not replica.watch.backwards:
             return (
                 f"no backward went through rank {rank}'s forward; a rank's gradient comes from its own loss"
             )

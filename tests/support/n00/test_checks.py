@@ -83,8 +83,19 @@ def needs_found_in_their_text(tasks):
     return times
 
 
-def test_a_name_that_is_a_part_of_another_is_another_task():
-    assert check_play(needs_found_in_their_text).status == "wrong"
+def ends_of_lanes_among_those_of_tasks(tasks):
+    ends = {}
+    times = {}
+    for name, lane, seconds, needs in tasks:
+        start = max([ends.get(lane, 0), *(ends[other] for other in needs)])
+        times[name] = (start, start + seconds)
+        ends[name] = ends[lane] = start + seconds
+    return times
+
+
+@pytest.mark.parametrize("answer", [needs_found_in_their_text, ends_of_lanes_among_those_of_tasks])
+def test_a_name_that_is_a_part_of_another_or_that_of_a_lane_is_another_task(answer):
+    assert check_play(answer).status == "wrong"
 
 
 def test_waiting_for_a_lane_is_not_called_waiting_for_the_list():

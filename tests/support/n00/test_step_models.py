@@ -1,9 +1,12 @@
-"""A step is that of any model: one that knows the notebook's row of layers only is refused."""
+"""A step is that of any model, and of its copies: one that knows the notebook's row of layers only is refused."""
+
+import copy
 
 import pytest
 from torch import nn
 from torch.nn import functional as F
 
+from support.built import my_step
 from support.n00.checks import check_step
 
 
@@ -45,3 +48,23 @@ def test_layers_in_a_row_are_not_every_model(layers_of, told):
     assert verdict.status == "wrong"
     assert told in verdict.message
     assert "No weight has moved" not in verdict.message
+
+
+def on_copies(replicas, batches, lr):
+    copies = copy.deepcopy(replicas)
+    my_step(copies, batches, lr)
+    for replica, own in zip(replicas, copies, strict=True):
+        replica.load_state_dict(own.state_dict())
+
+
+def test_a_rank_may_work_on_a_copy_of_its_replica():
+    assert check_step(on_copies), check_step(on_copies)
+
+
+def test_calling_the_layers_of_a_replica_is_not_called_doing_no_forward():
+    def layer_by_layer(replicas, batches, lr):
+        for replica, (rows, labels) in zip(replicas, batches, strict=True):
+            first, second = replica.children()
+            F.cross_entropy(second(first(rows)), labels).backward()
+
+    assert "rank 0's replica was never called on its own rows" in check_step(layer_by_layer).message

@@ -111,11 +111,9 @@ def swapped(replicas, batches, lr):
     my_step(replicas, batches[::-1], lr)
 
 
-def on_copies(replicas, batches, lr):
-    copies = copy.deepcopy(replicas)
-    my_step(copies, batches, lr)
-    for replica, own in zip(replicas, copies, strict=True):
-        replica.load_state_dict(own.state_dict())
+def a_copy_of_rank_0_sees_all_rows(replicas, batches, lr):
+    my_step(replicas, batches, lr)
+    copy.deepcopy(replicas[0])(torch.cat([rows for rows, _ in batches]))
 
 
 def replacing_the_others(replicas, batches, lr):
@@ -146,7 +144,7 @@ def sum_of_losses_at_once(replicas, batches, lr):
         (sharing, "ranks 0 and 1 share one tensor as their weight"),
         (twice_forward, "rank 0 did 2 forwards on its rows"),
         (swapped, "rank 0 saw rank 2's rows"),
-        (on_copies, "rank 0 did no forward on its own rows"),
+        (a_copy_of_rank_0_sees_all_rows, "a forward of rank 0 got 12 rows"),
         (replacing_the_others, "replicas[1] is another model than before"),
         (sum_of_losses_at_once, "one backward went through the graphs of rank 0 and of rank 1"),
     ],

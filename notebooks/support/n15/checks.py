@@ -178,10 +178,7 @@ check_follow = Exercise(
                 "for handle in begun",
                 "for handle in []",
             ),
-            "What has only begun must be waited for before the step ends: its tensor may still be read.": (
-                _WAITS,
-                "",
-            ),
+            "What has only begun must be waited for before the step ends.": (_WAITS, ""),
             "Gradients are messages, too: each rank has to wait for its sends.": (
                 _GRADIENT,
                 "dist.isend(x.grad, before)",
@@ -287,7 +284,7 @@ check_average = Exercise(
                     _FLAT,
                     _FLAT + ".float()",
                 ),
-                "The first gradient's type is not that of all: the others lose their digits.": (
+                "One gradient's type is not that of all: the others lose their digits.": (
                     _FLAT,
                     _FLAT.replace("flatten()", "flatten().to(gradients[0].dtype)"),
                 ),

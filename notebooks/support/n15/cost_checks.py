@@ -346,7 +346,7 @@ check_step_seconds = _by_formula(
             "exposed(4 * share",
             "exposed(8 * share",
         ),
-        "The reduction hides behind the last backward; ask `my_exposed` what is left.": (
+        "The reduction hides behind the last backward.": (
             "my_exposed(4 * share / link, backward, buckets)",
             "4 * share / link",
         ),

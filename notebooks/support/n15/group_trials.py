@@ -79,7 +79,7 @@ _SETS = "Sets and hashes have another order in each process: these calls don't m
 _ONLY_ONCE = "No gradient was found: `parameters` is an iterator, which can be read once."
 
 #: How far a mean of numbers of a type may be off.
-_WITHIN = {torch.float64: 1e-10, torch.float32: 1e-6, torch.bfloat16: 2e-2}
+_WITHIN = {torch.float64: 1e-10, torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 _SHAPES = ((3, 2), (4,), (1,), (2, 2))
 
 
@@ -126,8 +126,8 @@ _STAGES = (
         types=(torch.float32, torch.float64, torch.float64, torch.float32),
     ),
     _Stage(
-        " of a stage in bfloat16 and float32",
-        types=(torch.bfloat16, torch.float32, torch.float32, torch.bfloat16),
+        " of a stage in bfloat16 and float16",
+        types=(torch.bfloat16, torch.float16, torch.float16, torch.bfloat16),
     ),
     _Stage(" of a stage without gradients", without=(0, 1, 2, 3)),
 )

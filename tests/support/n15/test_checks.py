@@ -226,6 +226,7 @@ def test_a_tensor_is_no_plain_number_and_who_clips_leaves_the_weights_alone():
             "gradient.flatten().to(gradients[0].dtype) for",
             "float32 and float64: gradient 2 of replica 0",
         ),
+        ("flatten() for", "flatten().to(gradients[-1].dtype) for", "One gradient's type is not that of all"),
         ("gradient.flatten()", "gradient.t().flatten() if gradient.dim() > 1 else gradient.flatten()", "length away"),
         ("    if not gradients:\n        return\n", "", "A stage may have no gradient at all."),
         ("flat / replicas", "flat / max(2, replicas)", "1 replica: gradient 0 of replica 0 is 0.5 times the mean"),
@@ -316,10 +317,11 @@ def test_a_number_of_buckets_that_is_a_float_is_told_as_such_and_not_as_an_error
     assert n15.check_step_seconds(by_int)
 
 
-def test_types_that_are_written_down_leave_others_alone():
-    def of_two_types(parameters, replicas, group, dist):
+@pytest.mark.parametrize("more, left", [((), 0), ((torch.bfloat16,), 2), ((torch.float16,), 0)])
+def test_types_that_are_written_down_leave_others_alone(more, left):
+    def of_some_types(parameters, replicas, group, dist):
         gradients = [p.grad for p in parameters if p.grad is not None]
-        for kind in (torch.float32, torch.float64):
+        for kind in (torch.float32, torch.float64, *more):
             own = [gradient for gradient in gradients if gradient.dtype == kind]
             if own:
                 average([torch.nn.Parameter(torch.zeros(0)), *map(holding, own)], replicas, group, dist)
@@ -329,9 +331,9 @@ def test_types_that_are_written_down_leave_others_alone():
         parameter.grad = gradient
         return parameter
 
-    verdict = n15.check_average(of_two_types)
+    verdict = n15.check_average(of_some_types)
     assert verdict.status == "wrong"
-    assert "bfloat16 and float32: gradient 0 of replica 0 is still this replica's own" in verdict.message
+    assert f"bfloat16 and float16: gradient {left} of replica 0 is still this replica's own" in verdict.message
 
 
 def test_a_number_that_is_rounded_is_told_with_all_its_digits():
@@ -348,6 +350,7 @@ def test_a_number_that_is_rounded_is_told_with_all_its_digits():
     "old, new, says",
     [
         ("my_exposed(gather, forward, buckets)", "max(0.0, gather - forward)", "expected 1.2819 s, got 1.2774 s"),
+        ("backward, buckets", "backward, 1", "The reduction hides behind the last backward."),
         ("gather if gather_waits else ", "", "they hide behind nothing"),
         (" if gather_waits else my_exposed(gather, forward, buckets)", "", "some of the gathering hides"),
         ("if gather_waits", "if not gather_waits", "the first forward hides some"),

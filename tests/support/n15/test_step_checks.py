@@ -378,6 +378,7 @@ def test_a_drawn_order_goes_forward_in_turn_and_back_as_the_others_do():
     "old, new, says",
     [
         ("for handle in begun:", "for handle in begun[:1]:", "is never waited for"),
+        ("begun.append(dist.isend(y.detach(), behind))", "dist.isend(y.detach(), behind)", "before the step ends."),
         ("dist.isend(y.detach()", "dist.isend(y.detach().float()", "bytes arrive"),
         ("kept[i] = x, y", "kept[0] = x, y", "KeyError: 1"),
         ("/ m\n", "/ 4\n", "is 1.25 times that of one process"),

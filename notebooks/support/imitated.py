@@ -188,11 +188,15 @@ class Imitation:
         with _writing(tensor):
             tensor.copy_(sent.view_as(tensor))
 
-    def broadcast(self, tensor: Tensor, src: int) -> None:
-        """Give every rank the tensor of one."""
+    def broadcast(self, tensor: Tensor, src: int, async_op: bool = False) -> Handle | None:
+        """Give every rank the tensor of one; with async_op when the handle's `wait()` has returned."""
         given = self._collective("broadcast", tensor, src)
-        with _writing(tensor):
-            tensor.copy_(given()[src])
+
+        def finish() -> None:
+            with _writing(tensor):
+                tensor.copy_(given()[src])
+
+        return self._begun_or_over(f"broadcast of {tensor.numel()} values", finish, async_op)
 
     def reduce(self, tensor: Tensor, dst: int) -> None:
         """Give one rank the sum of all tensors; nobody knows what the others' hold afterwards: NaN."""
@@ -231,22 +235,31 @@ class Imitation:
         handle.wait()
         return None
 
-    def all_gather(self, tensors: Sequence[Tensor], tensor: Tensor) -> None:
-        """Give every rank the tensors of all, into a list that it has made. Raises ValueError if they do not fit it."""
-        if len(tensors) != self.get_world_size():
+    def all_gather(
+        self, tensor_list: Sequence[Tensor], tensor: Tensor, async_op: bool = False
+    ) -> Handle | None:
+        """Give every rank the tensors of all, into a list that it has made; with async_op as in all_reduce.
+
+        Raises ValueError if they do not fit the list.
+        """
+        if len(tensor_list) != self.get_world_size():
             raise ValueError(
-                f"all_gather needs a list of {self.get_world_size()} tensors, not {len(tensors)}"
+                f"all_gather needs a list of {self.get_world_size()} tensors, not {len(tensor_list)}"
             )
-        for place, part in enumerate(tensors):
+        for place, part in enumerate(tensor_list):
             if (part.shape, part.dtype) != (tensor.shape, tensor.dtype):
                 both = (
                     f"{list(part.shape)} in {_named(part)}, yours is {list(tensor.shape)} in {_named(tensor)}"
                 )
                 raise ValueError(f"all_gather: tensor {place} of the list is {both}")
         given = self._collective("all_gather", tensor)
-        for own, part in zip(tensors, given(), strict=True):
-            with _writing(own):
-                own.copy_(part)
+
+        def finish() -> None:
+            for own, part in zip(tensor_list, given(), strict=True):
+                with _writing(own):
+                    own.copy_(part)
+
+        return self._begun_or_over(f"all_gather of {tensor.numel()} values", finish, async_op)
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -260,6 +273,13 @@ class Imitation:
         if not 0 <= rank <= last:
             raise ValueError(f"there is no rank {rank}: ranks are 0..{last}")
         return self._members[rank]
+
+    def _begun_or_over(self, what: str, finish: Callable[[], None], async_op: bool) -> Handle | None:
+        """Return a handle that finishes when it is waited for, or finish."""
+        if async_op:
+            return Handle(self, self._name(what), finish)
+        finish()
+        return None
 
     def _name(self, what: str) -> str:
         self._begun += 1

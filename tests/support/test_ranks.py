@@ -125,8 +125,9 @@ def collectives(dist):
     parts = [torch.empty(2) for _ in range(dist.get_world_size())]
     own = torch.tensor([1.0, 10.0]) * (rank + 1)
     given = torch.full((2,), float(rank))
-    dist.all_gather(parts, own)
-    dist.broadcast(given, src=1)
+    dist.all_gather(tensor_list=parts, tensor=own)
+    dist.all_gather(parts, own, async_op=True).wait()
+    dist.broadcast(given, src=1, async_op=True).wait()
     handle = dist.all_reduce(own, async_op=True)
     handle.wait()
     dist.barrier()

@@ -101,6 +101,8 @@ def told_of(error: BaseException) -> str:
     said = named(error)
     if where:
         return f"your code raised {said} ({where})."
+    if isinstance(error, TimeoutError):
+        return f"{error}."
     asked = " Has something returned None, is a `return` missing?" if "NoneType" in said else ""
     return f"your code gives what can't be used here: {said.removesuffix('.')}.{asked}"
 

@@ -164,7 +164,7 @@ check_ddp = Exercise(
                 "parameter.grad.copy_(mean.view_as(parameter))",
                 "pass",
             ),
-            "No hook has sent anything. Is there one on each parameter, and does it know which? A lambda in a loop "
+            "No hook has begun one. Is there one on each parameter, and does it know which? A lambda in a loop "
             "sees the variable's last value.": (
                 _HOOKED,
                 "pass",
@@ -267,7 +267,10 @@ check_shard = Exercise(
                 "    all_gather(weights, dist)",
                 "    pass",
             ),
-            "The optimizer has moved `own`, and `weights` has not heard of it.": (_PUT_BACK, ""),
+            "The optimizer has moved `own`, and your chunk of `weights` has not heard of it.": (
+                _PUT_BACK,
+                "",
+            ),
             "What is handed round does not reach `weights`: everyone needs the new ones.": (
                 "all_gather(weights, dist)",
                 "all_gather(gradient, dist)",

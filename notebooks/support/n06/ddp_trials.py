@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lib.text import plural
 from support.built import in_buckets
-from support.imitated import Imitation, World, in_threads
+from support.imitated import Handle, Imitation, World, in_threads
 from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.kit.threads import StuckError
@@ -43,9 +43,10 @@ _OF_DDP = {
 
 def fault_of_ddp(answer: Any) -> str:
     """Train on 1 to 3 ranks, each with weights of its own at first, and on the whole batch in one process."""
-    fault = _fault_of_two_models(answer) if _is_right_alone(answer) else ""
-    if fault:
-        return fault
+    if _is_right_alone(answer):
+        fault = _fault_of_two_models(answer, same=False) or _fault_of_two_models(answer, same=True)
+        if fault:
+            return fault
     for world in (2, 3, 1):  # one rank last: whoever sends nothing has the right gradients there
         fault = _fault_of_training(answer, world, lambda seed, rank: chain(seed), LIMITS, "")
         if fault:
@@ -88,49 +89,51 @@ def _is_right_alone(answer: Any) -> bool:
     return False
 
 
-def _fault_of_two_models(answer: Any) -> str:
-    """Wrap two models in one process, each with a dist of its own; say what the second has to do with the first."""
+def _fault_of_two_models(answer: Any, same: bool) -> str:
+    """Wrap two models in one process, over the same dist or not; say what the second has to do with the first."""
 
     def live(dist: Any) -> str:
-        models = chain(0), TwoBranches(1)
-        second = World(1)
-        dists = Noting(dist), Noting(Imitation(second, 0))
+        models = chain(0), chain(1)  # alike: one alone was tried
+        first = Noting(dist)
+        dists = first, first if same else Noting(Imitation(World(1), 0))
+        second = dists[1].world
         rows = drawn_values(12, 6)
         wrapped = [answer(*given, list(LIMITS)) for given in zip(models, dists, strict=True)]
         dists[1].asked.clear()
-        before = len(_sent(second, 0))
         models[0](rows).sum().backward()
         try:
             wrapped[0].finish()
         except RuntimeError as error:
             return f"the first one's finish raises {error!r} before the second has had a backward"
-        if dists[1].asked:
+        if dists[1].asked and not same:
             return f"the first one calls {dists[1].asked[0]} of the second's dist"
         answer(TwoBranches(2), _OfTwo(World(1), 0), list(LIMITS))
         models[0].zero_grad()
-        for model in models:
-            model(rows).sum().backward()
+        models[0](rows).sum().backward()
+        before = len(_sent(second, 0))
+        begun_before = len(second.unwaited[0])
+        models[1](rows).sum().backward()
         buckets = len(in_buckets(list(models[1].parameters())[::-1], LIMITS))  # type: ignore[no-untyped-call]
         sent = len(_sent(second, 0)) - before
         if sent != buckets:
             return f"the second one sends {sent} of its {plural(buckets, 'bucket')} in a step"
-        begun = list(second.unwaited[0])
-        own = [gradient.clone() for gradient in map(_gradient, _parameters(models))]
+        begun = second.unwaited[0][begun_before:]
+        own = [gradient.clone() for gradient in _gradients(models)]
         wrapped[0].finish()
         if second.unwaited[0] != begun:
-            return "the first one's finish waits for the sums of the second, too"
+            return "the first one's finish does not wait for just its own sums"
         wrapped[1].finish()
-        if not all(map(close, map(_gradient, _parameters(models)), own)):
+        if not all(map(close, _gradients(models), own)):
             return "after both finish calls the gradients are no longer those of the only rank"
         if any(each.world.unwaited[0] for each in dists):
             return "after both finish calls there are sums for which nobody has waited"
         return ""
 
-    where = "two models in one process, each with a dist of its own"
+    where = f"two models in one process, {'over the same dist' if same else 'each with a dist of its own'}"
     with in_case(where, _OF_DDP):
         (fault,), _ = in_threads(live, 1)
-    shared = "What stands on the class, in a default argument or in a global is the same for all."
-    return f"{where}: {fault}; one alone is right. {shared}" if fault else ""
+    places = "on the dist" if same else "on the class, in a default argument or in a global"
+    return f"{where}: {fault}; one alone is right. What stands {places} is the same for all." if fault else ""
 
 
 class _OfTwo(Imitation):
@@ -140,16 +143,14 @@ class _OfTwo(Imitation):
         """Return 2."""
         return 2
 
-    def broadcast(self, tensor: Tensor, src: int) -> None:
+    def broadcast(self, tensor: Tensor, src: int, async_op: bool = False) -> Handle | None:
         """Leave the tensor as it is."""
+        return Handle(self, "broadcast", lambda: None) if async_op else None
 
 
-def _parameters(models: Iterable[nn.Module]) -> list[nn.Parameter]:
-    return [parameter for model in models for parameter in model.parameters()]
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    return torch.zeros(0) if parameter.grad is None else parameter.grad
+def _gradients(models: Iterable[nn.Module]) -> list[Tensor]:
+    found = [parameter.grad for model in models for parameter in model.parameters()]
+    return [torch.zeros(0) if grad is None else grad for grad in found]
 
 
 def _fault_of_training(
@@ -247,7 +248,7 @@ def _fault_of_steps(seen: list[Any], whole: Any, own: list[str], where: str) -> 
             mine = seen[r][step]["own"].get(first) if what == "gradient" else None
             how = f"the {what} of {first} {_difference(got[first], due[first], mine)}"
             many = f"step {step}, rank {r}: {len(wrong)} of {plural(len(due), what)} not as in one process"
-            none = "" if "all_reduce" in own else " No bucket was ever sent."
+            none = "" if "all_reduce" in own else " There was no all-reduce."
             return f"{where}, {many}; {how}.{none}"
     return ""
 

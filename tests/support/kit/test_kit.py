@@ -3,13 +3,14 @@
 import threading
 import time
 from fractions import Fraction
+from functools import partial
 from queue import SimpleQueue
 
 import numpy as np
 import pytest
 import torch
 
-from support import built
+from support import built, imitated
 from support.kit.exact import exact_number
 from support.kit.exercise import Exercise
 from support.kit.judged import Fault, judged
@@ -171,6 +172,12 @@ def test_an_error_inside_numpy_is_told_with_the_readers_line_and_not_with_numpys
 def test_an_exception_of_ours_is_not_called_the_readers():
     rows = Exercise("rows", [1], judge=judged(sum, ""))
     assert rows("ab").message.startswith("rows: your code gives what can't be used here: TypeError")
+
+
+def test_who_is_not_done_in_time_is_not_told_of_what_the_code_gives(monkeypatch):
+    monkeypatch.setattr(imitated, "PATIENCE", 0.05)
+    rows = Exercise("rows", [1], judge=judged(partial(imitated.in_threads, world_size=1), ""))
+    assert rows(lambda dist: time.sleep(0.1)).message == "rows: the ranks were not done after 0.05 s."
 
 
 def test_a_finding_inside_the_readers_call_is_told_as_it_is():

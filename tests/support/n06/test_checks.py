@@ -217,6 +217,7 @@ def test_who_begins_too_early_or_has_not_written_finish_is_told_so():
     (("gradient.tensor_split(world)[rank] / world", "gradient / world"), "own holds one chunk"),
     (("reduce_scatter(gradient, dist)", "dist.all_reduce(gradient)"), "your code calls dist.all_reduce"),
     (("all_gather(weights, dist)", "all_gather(weights.clone(), dist)"), "handed round does not reach `weights`"),
+    (("weights.tensor_split(world)[rank]", "weights.tensor_split(world)[rank - 1]"), "your chunk of `weights` has not"),
 ])  # fmt: skip
 def test_a_sharded_step_is_told_what_torch_says_in_words_and_what_it_calls(change, told):
     assert told in n06.check_shard(edited(solved.sharded_step, change)).message

@@ -18,6 +18,48 @@ def test_a_none_that_is_no_gradient_is_not_taken_for_one(slip):
     assert "gradient" not in message
 
 
+class FindsABucketByShape(built.MyDDP):
+    """Of two parameters of one shape it knows the bucket of the last; in the chain both lie in one."""
+
+    def __init__(self, module, dist, limits):
+        super().__init__(module, dist, limits)
+        self.place = {parameter.shape: n for n, bucket in enumerate(self.waiting) for parameter in bucket}
+
+    def send(self):
+        if all(self.place[parameter.shape] == len(self.sent) for bucket in self.waiting[:1] for parameter in bucket):
+            super().send()
+
+
+def test_a_ddp_that_shares_nothing_between_models_is_not_told_that_it_does():
+    verdict = n06.check_ddp(FindsABucketByShape)
+    assert verdict.status == "wrong"
+    assert "two models" not in verdict.message
+
+
+def test_a_ddp_that_keeps_its_messages_on_the_dist_is_refused_where_two_models_have_the_same():
+    message = n06.check_ddp(edited(built.MyDDP, ("self.sent", "self.dist.sent"))).message
+    assert "two models in one process, over the same dist" in message
+
+
+def test_a_ddp_that_broadcasts_its_buckets_is_not_told_that_it_sends_nothing():
+    sent = "self.dist.broadcast(flat, src=0)"
+    slip = ("self.dist.all_reduce(flat, async_op=True)", sent), ("handle.wait()", "pass")
+    message = n06.check_ddp(edited(built.MyDDP, *slip)).message
+    assert "all-reduce" in message
+    assert "sent" not in message
+
+
+def test_a_ddp_whose_broadcasts_are_under_way_at_the_same_time_is_right():
+    answer = edited(
+        built.MyDDP,
+        ("dist.broadcast(tensor.detach(), src=0)", "begun.append(dist.broadcast(tensor.detach(), 0, async_op=True))"),
+        ("        for tensor in", "        begun = []\n        for tensor in"),
+        ("        trained = [", "        for handle in begun:\n            handle.wait()\n        trained = ["),
+    )
+    verdict = n06.check_ddp(answer)
+    assert verdict, verdict.message
+
+
 class SendsNothingAlone(built.MyDDP):
     def send(self):
         if self.dist.get_world_size() > 1:

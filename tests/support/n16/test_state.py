@@ -302,7 +302,7 @@ def test_a_checksum_in_a_second_file_is_known_whatever_load_says(summed):
     (('unfinished = f"{path}.unfinished"', 'unfinished = str(path).replace(".pt", ".tmp")'),
      "where path is named last: save again, and"),
     (("    os.replace(", "    if path.exists():\n        os.link(path, f'{path}.old')\n    os.replace("),
-     "one of a hundred saves and loads in a row: your code raised FileExistsError"),
+     "save where an older file stands: your code raised FileExistsError"),
 ])  # fmt: skip
 def test_a_save_is_tried_under_another_name_and_often_in_a_row(change, told):
     assert told in n16.check_state(edited(built.save, change), built.load).message

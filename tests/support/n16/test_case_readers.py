@@ -376,13 +376,6 @@ ANSWERS = {
         "with 21 rows, 1 epoch and seed 5",
         "same noise",
     ),
-    "6 one of W draws, of shares that are unequal": (
-        6,
-        1,
-        [(NOISE, "torch.randn(world, len(mine), rows.shape[1])[rank]")],
-        "has the noise of row",
-        "same noise",
-    ),
     "6 whole batches only": (
         6,
         0,

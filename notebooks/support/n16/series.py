@@ -55,8 +55,7 @@ def ends_of_trials(
 def by_lines_of(job: Callable[..., Any], stand: Stand) -> Stand:
     """Return it without lines behind those of the job, which stands first: what counts for us no reader has written."""
     lines = len(text_of(job).splitlines())
-    own = tuple(line for line in stand.where if line[0] <= lines)
-    return replace(stand, where=own or stand.where)
+    return replace(stand, where=tuple(line for line in stand.where if line[0] <= lines))
 
 
 def _of_trial(stand: Stand, has_gone_on: bool) -> Stand:

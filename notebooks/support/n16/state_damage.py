@@ -82,10 +82,16 @@ def fault_of_damage(write: Any, read: Any, path: Path) -> str:
     return ""
 
 
+def put_beside(path: Path, left: dict[str, bytes]) -> None:
+    """Put files beside path, each a new one: a name that lies there may be another of the file at path."""
+    for name, content in left.items():
+        (path.parent / name).unlink(missing_ok=True)
+        (path.parent / name).write_bytes(content)
+
+
 def fault_behind_a_kill(read: Any, path: Path, left: dict[str, bytes]) -> str:
     """Take the file at path away, and cut it off; what a killed save has left beside it is whole, but not for load."""
-    for name, content in left.items():
-        (path.parent / name).write_bytes(content)
+    put_beside(path, left)
     whole = path.read_bytes()
     said = ""
     for what in ("not there", "cut off"):

@@ -25,7 +25,12 @@ from torch import nn
 from support.kit.judged import Fault
 from support.kit.raised import in_case, named
 from support.kit.source import module_text
-from support.n16.state_damage import fault_behind_a_kill, fault_of_another_file, fault_of_damage
+from support.n16.state_damage import (
+    fault_behind_a_kill,
+    fault_of_another_file,
+    fault_of_damage,
+    put_beside,
+)
 from support.n16.state_runs import (
     FILE,
     MORE,
@@ -80,7 +85,7 @@ def fault_of_state(pair: tuple[Any, Any]) -> str:
             _fault_of_loading(write, read, path)
             or _fault_of_loading_elsewhere(pair, write, read, path)
             or _fault_of_saving(write, path, new_run(3))
-            or _fault_of_saving(write, path, small_run())
+            or _fault_of_saving(write, path, small_run(), alone=False)
             or _fault_of_another_name(write, path)
             or _fault_of_many_saves(write, read, path)
             or _fault_of_the_first_save(write, path)
@@ -112,6 +117,8 @@ def _fault_of_loading(write: Any, read: Any, path: Path) -> str:
         if not path.exists():
             there = ", ".join(sorted(each.name for each in path.parent.iterdir())) or "nothing"
             return f"save(path, …) has left no file at path, {path.name}; in its folder lies {there}."
+        if path.is_symlink():
+            return "save has left a link at path, and the file at path is all that a restarted job will have."
         behind = "load after the first save" if due is MORE else f"load after a save with {due} as more"
         content = dated_back(path)
         with in_case(behind, FILE_OF_ITS_OWN):
@@ -265,10 +272,12 @@ def _traced(look: Any, write: Callable[[], object], patience: float = inf) -> No
         sys.settrace(tracer)
 
 
-def _fault_of_saving(write: Any, path: Path, run: Training) -> str:
+def _fault_of_saving(write: Any, path: Path, run: Training, alone: bool = True) -> str:
+    """Save where an older file stands, alone or with what the save before has left beside it."""
     old = path.read_bytes()
     file = path.stat().st_ino
-    _empty_but_for(path)
+    if alone:
+        _empty_but_for(path)
     with in_case("save where an older file stands", FILE_OF_ITS_OWN):
         try:
             seen, left = _watch(path, lambda: saved(write, path, run))
@@ -388,8 +397,7 @@ def _fault_of_loading_behind_a_kill(
 
     summed: whether a file of a few bytes is among what lies beside it, and is another for another state.
     """
-    for name, content in left.items():
-        (path.parent / name).write_bytes(content)
+    put_beside(path, left)
     run = new_run(7)
     begun = f"a kill has left {what} beside the whole one at path, and load"
     try:
@@ -406,8 +414,7 @@ def _fault_of_litter(
     write: Any, read: Any, path: Path, left: dict[str, bytes], share: float, patience: float
 ) -> str:
     """Save, watched, and load where a kill has left so much of each file; a larger state leaves more."""
-    for name, content in left.items():
-        (path.parent / name).write_bytes((2 * content)[: int(share * len(content))])
+    put_beside(path, {name: (2 * content)[: int(share * len(content))] for name, content in left.items()})
     begun = "half a file" if share < 1 else "a longer file"
     old = path.read_bytes()
     try:

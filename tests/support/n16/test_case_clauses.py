@@ -143,7 +143,7 @@ ANSWERS = {
             ("    sent = []\n", "    sent = []\n    gradients = []\n"),
             ("dist.send(x.grad, rank - 1)", "gradients.append(dist.isend(x.grad, rank - 1))"),
         ],
-        "is gone before anybody has waited for it",
+        "is gone before anybody has waited for it: keep it and wait for it, or the message may never leave.",
     ),
 }
 

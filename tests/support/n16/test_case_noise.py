@@ -65,6 +65,12 @@ def test_numpy_that_nobody_has_seeded_is_told_that_no_run_comes_again():
     assert "a second run with the same seed ends with other weights" in message
 
 
+def test_noise_that_comes_again_behind_a_short_batch_is_refused():
+    job = edited(case_more_rows.sick_6(), (NOISE, "torch.randn(world, len(mine), rows.shape[1])[rank]"))
+    message = case_more_rows.check_job_6(job, case_more_rows.FORECAST_6).message
+    assert re.search("with 15 rows, .* has the noise of row", message), message
+
+
 @pytest.mark.parametrize("far", [7, 100, 1000, 12345, 1_000_003])
 def test_noise_that_comes_again_with_a_seed_further_on_is_refused(far):
     job = edited(case_more_rows.sick_6(), (SEEDED, f"{SEEDED}    torch.manual_seed(seed + {far} * rank)\n"))

@@ -10,6 +10,14 @@ from support.kit.mistakes import edited
 from support.n16 import checks as n16
 from support.n16 import state_trials
 
+REPLACE = "    os.replace(unfinished, path)"
+LINKED = (
+    REPLACE,
+    "    second = f'{path}.second'\n    os.path.exists(second) and os.remove(second)\n"
+    "    os.link(unfinished, second)\n    os.replace(second, path)",
+)
+BEGUN = "    with open(unfinished"
+
 
 @pytest.mark.parametrize("change, told", [
     (("    file.flush()", "    file.flush(); os.replace(unfinished, path); os.replace(path, unfinished)"),
@@ -25,9 +33,18 @@ from support.n16 import state_trials
     (("    with open(unfinished", "    if os.path.exists(unfinished):\n        os.replace(unfinished, path)\n"
       "    with open(unfinished"),
      "behind a kill that has left half a file, save again, and for a moment the file at path has "),
+    (LINKED, "save again, and for a moment the file at path has 0 bytes"),
+    ((REPLACE, "    new = f'{path}.{len(os.listdir(path.parent))}'; os.replace(unfinished, new)\n"
+      "    os.symlink(new, f'{path}.link'); os.replace(f'{path}.link', path)"), "save has left a link at path"),
 ])  # fmt: skip
 def test_a_save_is_judged_by_every_moment_of_it(change, told):
     assert told in n16.check_state(edited(built.save, change), built.load).message
+
+
+def test_a_file_that_has_a_second_name_until_the_next_save_is_right():
+    removed = (BEGUN, f"    os.path.exists(unfinished) and os.remove(unfinished)\n{BEGUN}")
+    verdict = n16.check_state(edited(built.save, removed, LINKED), built.load)
+    assert verdict, verdict.message
 
 
 @pytest.mark.parametrize("changes, told", [
@@ -285,7 +302,7 @@ def test_a_checksum_in_a_second_file_is_known_whatever_load_says(summed):
     (('unfinished = f"{path}.unfinished"', 'unfinished = str(path).replace(".pt", ".tmp")'),
      "where path is named last: save again, and"),
     (("    os.replace(", "    if path.exists():\n        os.link(path, f'{path}.old')\n    os.replace("),
-     "one of a hundred saves and loads in a row: your code raised FileExistsError"),
+     "save where an older file stands: your code raised FileExistsError"),
 ])  # fmt: skip
 def test_a_save_is_tried_under_another_name_and_often_in_a_row(change, told):
     assert told in n16.check_state(edited(built.save, change), built.load).message

@@ -68,7 +68,7 @@ from support.n09.trials import (
     Sight,
     ask_spawn,
 )
-from support.n09.worker_trials import AHEAD, IDLE, OFTEN, TWO_WORKERS, ask_worker
+from support.n09.worker_trials import AHEAD, IDLE, NO_TASK, OFTEN, TWO_WORKERS, ask_worker
 
 PATIENCE = 1.5  # seconds until a thread that has nothing to wait for counts as stuck
 SOON = 0.5  # and of a famous mistake: on a busy machine one may not be recognised then
@@ -150,14 +150,14 @@ check_worker = Exercise(
         (NONE, "works"),
         (TUPLE, "works"),
         (ERROR, "works"),
-        ("AttributeError", "works"),
-        ("StopIteration", "works"),
+        ("AttributeError", "StopIteration", "Empty", "works"),
         (BLANK, "works"),
         ("works", IDLE),
         ("late", "works", AHEAD),
         ("works", "ValueError", "works", AHEAD),
         ("ValueError", "works", OFTEN),
         ("works", "works", TWO_WORKERS),
+        (NO_TASK,),
     ),
     praise="every answer, every error and the end are right in {count} runs",
     mistakes={

@@ -62,6 +62,7 @@ ERRORS: dict[str, type[BaseException]] = {
     "ValueError late": ValueError,
     "AttributeError": AttributeError,
     "StopIteration": StopIteration,
+    "Empty": Empty,
     "SystemExit": SystemExit,
     "KeyboardInterrupt": KeyboardInterrupt,
     "Escape(BaseException)": Escape,

@@ -16,6 +16,7 @@ from support.n09.trials import ProbeTask, Sight, awaited_answer, describe_answer
 AHEAD = "all are put before the first answer is taken"
 IDLE = "the first comes after a moment without tasks"
 OFTEN = "this more often than Python lets a function call itself"
+NO_TASK = "nothing, only None comes"
 TWO_WORKERS = "two workers do one each at the same time"
 
 
@@ -38,11 +39,12 @@ class Hasty(SimpleQueue[Any]):
 def ask_worker(worker: Worker, case: Sequence[str], patience: float) -> Sight:
     """Let a worker serve tasks of these kinds, then None; return what it answered, task by task, and how it ended.
 
-    The case may end in AHEAD (two and more tasks wait before the first answer is taken), in IDLE, OFTEN or TWO_WORKERS.
+    The case may end in AHEAD (two and more tasks wait before the first answer is taken), in IDLE, OFTEN or TWO_WORKERS,
+    or be NO_TASK alone.
     """
     if TWO_WORKERS in case:
         return _ask_two(worker, case[:2], patience)
-    kinds = [kind for kind in case if kind not in (AHEAD, IDLE, OFTEN)]
+    kinds = [kind for kind in case if kind not in (AHEAD, IDLE, OFTEN, NO_TASK)]
     if OFTEN in case:
         kinds *= sys.getrecursionlimit() + 100
     tasks = [ProbeTask(f"task {number}", kind) for number, kind in enumerate(kinds)]
@@ -51,7 +53,7 @@ def ask_worker(worker: Worker, case: Sequence[str], patience: float) -> Sight:
     out_queue: SimpleQueue[Any] = SimpleQueue()
     for behind, task in enumerate(reversed(tasks) if AHEAD in case else ()):
         task.early = partial(lambda many: in_queue.qsize() < many, behind)
-    for task in tasks if AHEAD in case else ():
+    for task in tasks if AHEAD in case or OFTEN in case else ():
         in_queue.put(task)
     with Aside(partial(worker, in_queue, out_queue)) as aside:
         for task in tasks:
@@ -70,7 +72,8 @@ def ask_worker(worker: Worker, case: Sequence[str], patience: float) -> Sight:
         else:
             said = []
             for task in tasks:
-                in_queue.put(task)
+                if OFTEN not in case:
+                    in_queue.put(task)
                 said.append(describe_answer(answer(), task))
                 if said[-1].startswith("no answer"):
                     return Sight([*said[:-1], said[-1] + _why_none(in_queue, answer, task, aside)], aside)

@@ -105,7 +105,7 @@ def endless():
         (n09.check_worker, "A while without tasks is no end", "without tasks. Expected: True, task 0 and its batch"),
         (n09.check_worker, "A while without tasks is not", "without tasks. Expected: True, task 0 and its batch"),
         (n09.check_worker, "A batch may be a tuple", "returns a tuple of three, works. Expected: True, task 0 and"),
-        (n09.check_worker, "A layer may raise", "raises AttributeError, works. Expected: False, its AttributeError"),
+        (n09.check_worker, "A layer may raise", "raises AttributeError, raises StopIteration"),
         (n09.check_worker, "Compute a task once", "seen: False, its ValueError (computed 2 times)"),
         (n09.check_run_clock, "The answer says", "raises SystemExit, works. Expected: raised the SystemExit of task 0"),
         (n09.check_run_plan, "clock_runner takes", "F1 of partition 0 raises: an answer is left in an out_queue"),

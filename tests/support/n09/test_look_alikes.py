@@ -5,7 +5,7 @@ import sys
 import traceback
 from contextlib import contextmanager
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 
 import pytest
@@ -35,6 +35,33 @@ def worker_that_leaves_an_empty_queue(in_queue, out_queue):
         except BaseException:
             out_queue.put((False, sys.exc_info()))
         task = None if in_queue.empty() else in_queue.get()
+    out_queue.put((False, None))
+
+
+def worker_that_asks_for_none_behind_a_task(in_queue, out_queue):
+    task = in_queue.get()
+    while True:
+        try:
+            out_queue.put((True, (task, task.compute())))
+        except BaseException:
+            out_queue.put((False, sys.exc_info()))
+        task = in_queue.get()
+        if task is None:
+            break
+    out_queue.put((False, None))
+
+
+def worker_that_takes_a_layers_empty_for_its_own(in_queue, out_queue):
+    while True:
+        try:
+            task = in_queue.get(timeout=0.2)
+            if task is None:
+                break
+            out_queue.put((True, (task, task.compute())))
+        except Empty:
+            continue
+        except BaseException:
+            out_queue.put((False, sys.exc_info()))
     out_queue.put((False, None))
 
 
@@ -179,6 +206,17 @@ def one_for_all():
             "seen: last answer [False, None].",
         ),
         (n09.check_worker, worker_that_leaves_an_empty_queue, "gone after its first answer: only None ends it."),
+        (
+            n09.check_worker,
+            worker_that_asks_for_none_behind_a_task,
+            "tasks that do this: nothing, only None comes. Expected: last answer (False, None); "
+            "seen: still running after None.",
+        ),
+        (
+            n09.check_worker,
+            worker_that_takes_a_layers_empty_for_its_own,
+            "raises Empty, works. Expected: False, its Empty; seen: no answer to task 2.",
+        ),
         (n09.check_worker, worker_that_breaks, "seen: the last answer, (False, None), although tasks are left."),
         (n09.check_worker, worker_that_copies_tasks, "seen: True, a copy of task 0 and batch of task 0."),
         (

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import permutations, product
 from queue import Empty, Queue, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -172,6 +172,27 @@ def test_another_right_answer_passes(check, answer, monkeypatch):
     monkeypatch.setattr(n09, "PATIENCE", 10.0)
     verdict = check(answer)
     assert verdict.status == "right", verdict
+
+
+def test_a_worker_that_rests_where_no_task_waits_seldom_rests():
+    rests = []
+
+    def worker_that_rests(in_queue, out_queue):
+        while True:
+            if in_queue.empty():
+                rests.append(Event().wait(0.001))
+                continue
+            task = in_queue.get()
+            if task is None:
+                break
+            try:
+                out_queue.put((True, (task, task.compute())))
+            except BaseException:
+                out_queue.put((False, sys.exc_info()))
+        out_queue.put((False, None))
+
+    assert n09.check_worker(worker_that_rests)
+    assert len(rests) < 1000, "among 2,200 tasks"
 
 
 def test_all_kinds_of_devices_meet_in_the_mixed_lists():

@@ -388,7 +388,7 @@ def plan_that_remembers(compute, batches, n, *queues, known={}):  # noqa: B006  
         (n09.check_run_plan, plan_that_remembers, "each on cpu, once more: pairs (i, j) that were computed never"),
         (n09.check_worker, worker_that_answers_none_and_goes_on, "when it comes, the thread must end"),
         (n09.check_worker, threads_in_order, "(computed in another thread). A partition has one thread"),
-        (n09.check_worker, worker_that_takes_stop_iteration_for_the_end, "raises StopIteration, works. Expected"),
+        (n09.check_worker, worker_that_takes_stop_iteration_for_the_end, "Expected: False, its StopIteration"),
         (n09.check_worker, worker_that_takes_an_exception_for_an_error, "A batch may be an exception"),
         (n09.check_spawn_workers, spawn_by_identity, "One worker for all CPU partitions"),
         (

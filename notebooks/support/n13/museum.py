@@ -242,7 +242,7 @@ def _needless(name: str, seen: _Seen) -> str:
 def judge_of(name: str, host_waits: bool = False) -> Callable[[Exercise, Any], Verdict]:
     """Make the judge of an exhibit; as it was reported it counts as not attempted."""
     by_order = judged(
-        fault_of_exhibit(name, host_waits), "no race is left, nobody waits in vain, and the sum is right."
+        fault_of_exhibit(name, host_waits), "no race is left, overlap stays, and the sum is right."
     )
 
     def judge(exercise: Exercise, answer: Any) -> Verdict:

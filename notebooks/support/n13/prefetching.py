@@ -188,7 +188,7 @@ def _memory(operations: Sequence[Operation]) -> str:
             "to the others."
         )
     return (
-        f"{told}. No name keeps a used one too long, but `record_stream` holds a dropped block back until the host has "
+        f"{told}. `record_stream` holds a dropped block back until the host has "
         f"seen the device pass the drop. When copy {copy} takes its memory, {steps} steps are launched, and the "
         f"host has waited for {seen}."
     )

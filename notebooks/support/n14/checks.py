@@ -70,7 +70,8 @@ check_split = Exercise(
     reference=SplitLinear,
     methods=("forward", "backward"),
     judge=judged(
-        fault_of_split, "both gradients are autograd's, each half is one product, and W frees what it kept."
+        fault_of_split,
+        "both gradients are autograd's, each half costs one product, and W frees what it kept.",
     ),
     mistakes=famous(
         SplitLinear,

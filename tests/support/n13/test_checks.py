@@ -345,7 +345,10 @@ def recorded_too_late(batches, gpu):
     [
         (whole_epoch_first, "batch 5 is copied before batch 0 is handed over: one batch ahead"),
         (keeping_all, "a list or variable of yours keeps memory of batches"),
-        (prefetchers.without_a_bound, "12 batches may take 12 blocks of device memory. No name keeps a used one"),
+        (
+            prefetchers.without_a_bound,
+            "12 batches may take 12 blocks of device memory. `record_stream` holds a dropped block back",
+        ),
         (partial(n13.one_ahead, lead=0), "stands still until all is computed"),
         (yielding_inside, "F0 ran in copy: you yield inside"),
         (yielding_where_the_user_was, "goes on in another stream behind batch 0, F1 ran in compute: you yield"),

@@ -294,7 +294,7 @@ check_average = Exercise(
                 ),
             },
         ),
-        "What is averaged are gradients; weights follow, since both replicas began with the same.": _of_weights,
+        "What is averaged are gradients; weights follow, since all replicas began with the same.": _of_weights,
     },
 )
 

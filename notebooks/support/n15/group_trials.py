@@ -301,7 +301,7 @@ def _fault_of_stages(answer: Any, stages: Stages, max_norm: float, where: str) -
     if found:
         return f"{found} {_EMPTY_BY_NOW}" if any(again for _, _, again in seen) else found
     for rank, (said, _, _) in enumerate(seen):
-        if not isinstance(said, (int, float, Tensor)) or abs(float(said) - norm) > 1e-5 * max(1.0, norm):
+        if not isinstance(said, (int, float, Tensor)) or not abs(float(said) - norm) <= 1e-5 * max(1.0, norm):
             told = f"rank {rank} returned {said!r}; the norm of all gradients was {norm:.4f}."
             number = isinstance(said, Tensor) and said.numel() == 1
             return Fault(told, told.replace(repr(said), repr(float(said)))) if number else told

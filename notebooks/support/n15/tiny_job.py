@@ -51,7 +51,7 @@ _MEANINGS = {
     "a second time": "Each micro-batch has a graph of its own, and goes back once.",
     "same dtype": "Layers and messages are of float64.",
     "receives into float32": "Receive into float64, the type of what is sent.",
-    "rank 0 waits in send to rank 1, rank 1 waits in send to rank 0": "Both send, and nobody receives.",
+    "rank 0 waits in send to rank 1, rank 1 waits in send to rank 0": "Both send, and neither receives.",
     "send to rank 1, rank 1 has ended": "Nobody receives it: rank 1 has returned.",
     "was written to before": "Until a send is done its message is read from the tensor: nothing may be written there.",
     "waits in send": _SENDER_WAITS,
@@ -276,7 +276,7 @@ class TinyJob:
         if isinstance(last, Tensor) and last.requires_grad:
             return "the last rank returned a tensor with its graph, and whoever keeps it keeps the graph; not a number."
         number = last.item() if isinstance(last, Tensor) and last.numel() == 1 else last
-        if not isinstance(number, float) or abs(number - self.loss) > 1e-10:
+        if not isinstance(number, float) or not abs(number - self.loss) <= 1e-10:  # nan, too
             near = isinstance(number, float) and abs(number - self.loss) < 1e-5
             loss = repr(self.loss) if near else f"{self.loss:.6f}"
             return f"the last rank returned {last!r}; the batch's loss is {loss}."

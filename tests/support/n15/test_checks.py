@@ -414,6 +414,11 @@ def test_who_clips_in_another_wrong_way_is_not_told_of_a_famous_one(old, new, re
     assert reason not in verdict.message
 
 
+def test_a_norm_that_is_no_number_is_told():
+    verdict = n15.check_clip(edited(clip, ("return norm", "return 0 * float('inf')")))
+    assert "rank 0 returned nan; the norm of all gradients was" in verdict.message
+
+
 @pytest.mark.parametrize(
     "old, new, says",
     [

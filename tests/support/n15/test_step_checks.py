@@ -430,11 +430,13 @@ def test_who_keeps_something_between_calls_in_a_default_is_told_that():
     assert "nothing to begin with" not in verdict.message
 
 
-def test_a_loss_that_has_lost_digits_is_told_with_all_of_them():
+def test_a_loss_that_has_lost_digits_is_told_with_all_of_them_and_one_that_has_none_is_told():
     verdict = n15.check_pipeline_step(edited(pipeline_step, ("return total", "return torch.tensor(total).item()")))
     assert verdict.status == "wrong"
     got, loss = verdict.message.split("the last rank returned ")[1].split("; the batch's loss is ")
     assert not got.startswith(loss.rstrip("."))
+    verdict = n15.check_pipeline_step(edited(pipeline_step, ("return total", "return 0 * float('inf')")))
+    assert "the last rank returned nan; the batch's loss is" in verdict.message
 
 
 @pytest.mark.parametrize("tensor, source", [("x", "before"), ("gradient", "behind")])

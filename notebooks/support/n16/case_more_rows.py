@@ -155,6 +155,9 @@ def _fault_of_noise(where: str, stands: list[Stand], epochs: int, count: int) ->
     if {(epoch, row) for _, epoch, row in owner.values()} != due:
         return f"{where} some rows do not come in every epoch."
     drawn = torch.tensor(list(owner))
+    again = drawn.numel() - len(drawn.unique())
+    if again > drawn.numel() / 100:  # a few meet by chance
+        return f"{where} {again} of the {drawn.numel()} numbers drawn had been drawn before."
     said = _fault_of_neighbours(drawn, list(owner.values())) or _fault_of_dependence(stands)
     if said:
         return f"{where} {said}"

@@ -36,7 +36,7 @@ check_state = Exercise(
         fault_of_state,
         "a run that loads goes on bit for bit as one that nothing disturbed, at every moment of saving a "
         "whole file is "
-        "there, and a damaged one is refused.",
+        "there, and of a damaged one nothing wrong gets in.",
     ),
     mistakes=famous(
         (save, load),

@@ -32,6 +32,13 @@ def test_noise_that_comes_again_with_the_next_seed_is_refused(answer):
     assert "with seed 0" in verdict.message
 
 
+def test_a_rank_that_skips_too_little_of_one_stream_draws_the_numbers_of_another():
+    skips = f"{SEEDED}    torch.manual_seed(seed)\n    torch.randn(rank * rows.numel())\n"
+    job = edited(case_more_rows.sick_6(), (SEEDED, skips))
+    message = case_more_rows.check_job_6(job, case_more_rows.FORECAST_6).message
+    assert re.search(r"of the \d+ numbers drawn had been drawn before", message), message
+
+
 #: What meets only on more ranks or rows than most jobs of this notebook have.
 OF_MANY = {
     "ten ranks to a seed": (

@@ -15,7 +15,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # For `python tools/look.py`.
 
-from tools.lab import Notebook, browser, copy_notebooks, serve
+from tools.lab import Notebook, browser, copy_notebooks, copy_tree, serve
+from tools.project import ROOT
+
+#: What libtorch gave, recorded: notebook 04 reads it, as the tests do.
+GOLDENS = ROOT / "tests" / "goldens"
 
 
 def main() -> int:
@@ -37,6 +41,7 @@ def main() -> int:
         root.mkdir()
         private.mkdir()
         copy = copy_notebooks(options.notebook, root)
+        copy_tree(GOLDENS, root / GOLDENS.relative_to(ROOT))
         with serve(root, private) as server, browser() as chromium:
             page = chromium.new_page(viewport={"width": options.width, "height": options.height})
             notebook = Notebook(page, server, copy)

@@ -17,8 +17,10 @@ import contextlib
 import json
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 _TABLE = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+) \(pid: (\d+)\)")
 _FORCED = re.compile(r"Unable to shutdown process (\d+) via")
@@ -112,10 +114,11 @@ class RankLogs:
         if rank is not None and self.show:
             print(self.lines[-1], flush=True)
 
-    def last_words(self, ranks: int) -> list[str]:
-        """Return what each rank said last."""
+    def last_words(self, ranks: int, stands: Mapping[int, str] = MappingProxyType({})) -> list[str]:
+        """Return what each rank said last, and where those stand of which it is known."""
         said = {rank: f"last: {line}" for rank, line in self._last.items()}
-        return [f"rank {rank} said {said.get(rank, 'nothing')}" for rank in range(ranks)]
+        where = {rank: f", and stood in {place}" for rank, place in stands.items()}
+        return [f"rank {rank} said {said.get(rank, 'nothing')}{where.get(rank, '')}" for rank in range(ranks)]
 
     def cause(self, returncode: int) -> Failure:
         """Return the first failure of the last attempt, or torchrun's own if no rank has failed."""

@@ -12,7 +12,10 @@ process has to import what it runs, and the cells of a notebook can't be importe
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +40,8 @@ POLL = 0.05  # seconds between two looks at the logs
 ROLL_CALL = 0.5  # seconds between two looks at which processes there are
 MARK = "TORCHRUN_FOLDER"  # names the run in the environment: so those are found that lost their parent before we looked
 PATIENCE = 10.0  # seconds for killed processes to be gone: one in a driver call takes its time
+ANSWER = 2.0  # seconds for ranks to say where they stand
+_FRAME = re.compile(r'File "(.*)", line (\d+) in ')
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,10 @@ class RankError(RuntimeError):
 
 
 class RankTimeoutError(RankError, TimeoutError):
-    """The ranks were not done in time; they were ended."""
+    """The ranks were not done in time; they were ended.
+
+    It says what each has printed last, and of one that has called `meet` in which line of the script it stood.
+    """
 
 
 def torchrun(
@@ -120,12 +128,13 @@ def torchrun(
         family = _Family(agent, folder)
         try:
             in_time = _watch(agent, family, logs, began + timeout)
+            stands = {} if in_time else family.where_they_stand(Path(script).resolve())
         finally:
             family.end()
         logs.read(to_the_end=True)
         run = Run(agent.returncode, tuple(logs.lines), time.monotonic() - began)
         if not in_time:
-            words = f"not done after {timeout:g} s, so it was ended; {'; '.join(logs.last_words(ranks))}"
+            words = f"not done after {timeout:g} s, so it was ended; {'; '.join(logs.last_words(ranks, stands))}"
             raise RankTimeoutError(Failure(None, agent.returncode), run, words)
         if agent.returncode != 0:
             raise RankError(logs.cause(agent.returncode), run)
@@ -168,6 +177,29 @@ class _Family:
             self._next_call = time.monotonic() + ROLL_CALL
             self._known |= self._children()
 
+    def where_they_stand(self, script: Path) -> dict[int, str]:
+        """Ask the ranks that have met for their stacks; return by rank in which line of the script each stands.
+
+        Windows has no such signal: there it is empty.
+        """
+        asked: dict[int, Path] = {}
+        for process in self._marked():
+            for path in Path(self._folder).glob(f"stack-*-{process.pid}"):
+                self._each({process}, "send_signal", sig=signal.SIGUSR1)
+                asked[int(path.name.split("-")[1])] = path
+        deadline = time.monotonic() + ANSWER
+        while any("in <module>" not in path.read_text("utf-8", "replace") for path in asked.values()):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL)
+        stands = {}
+        for rank, path in asked.items():
+            frames = _FRAME.findall(path.read_text("utf-8", "replace"))  # the innermost first
+            lines = [line for file, line in frames if Path(file).resolve() == script]
+            if lines:
+                stands[rank] = f"line {lines[0]}"
+        return stands
+
     def end(self) -> None:
         """End whoever is left."""
         try:
@@ -202,7 +234,7 @@ class _Family:
                 marked.add(process)
         return marked
 
-    def _each(self, processes: set[Any], what: str, **how: bool) -> list[Any]:
+    def _each(self, processes: set[Any], what: str, **how: Any) -> list[Any]:
         """Ask something of each process and return the answers of those that are still there."""
         answers = []
         for process in processes:
@@ -234,6 +266,9 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
             "with lib.training.launch.torchrun"
         )
     store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+    if MARK in os.environ and hasattr(faulthandler, "register"):  # torchrun above may ask where this rank stands
+        stack = open(f"{os.environ[MARK]}/stack-{rank}-{os.getpid()}", "w")  # noqa: SIM115 until the process ends
+        faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
     return PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store), rank, world_size
 
 

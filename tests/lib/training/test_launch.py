@@ -213,6 +213,39 @@ def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_wor
 
 @pytest.mark.costly
 @pytest.mark.ranks
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no such signal")
+def test_when_time_is_over_each_rank_that_has_met_the_others_is_told_with_its_line(tmp_path, monkeypatch):
+    """The line of the script, though all wait inside of torch; a worker of a rank is no rank."""
+    text = (
+        "import os, time, torch, torch.distributed as dist\n"
+        "from datetime import timedelta\n"
+        "from lib.training.launch import meet\n"
+        "def save():\n"
+        "    print('step 3', flush=True); dist.all_gather([x, x], x)\n"
+        "store, rank, world_size = meet(timedelta(seconds=60))\n"
+        "dist.init_process_group('gloo', store=store, rank=rank, world_size=world_size)\n"
+        "x = torch.ones(2)\n"
+        "dist.barrier()\n"
+        "if rank == 1 and os.fork() == 0: time.sleep(600)\n"
+        "if rank == 0: save()\n"
+        "print('step 3', flush=True); time.sleep(600)\n"
+    )
+
+    def until_all_wait(agent, family, logs, deadline):
+        while sum("step 3" in line for line in logs.lines) < 2 and time.monotonic() < deadline:
+            logs.read()
+            time.sleep(0.05)
+        return False
+
+    monkeypatch.setattr("lib.training.launch._watch", until_all_wait)
+    with pytest.raises(RankTimeoutError) as caught:
+        torchrun(script(tmp_path, text), timeout=60, quiet=True)
+    stands = "rank 0 said last: step 3, and stood in line 5; rank 1 said last: step 3, and stood in line 12"
+    assert stands in str(caught.value)
+
+
+@pytest.mark.costly
+@pytest.mark.ranks
 @pytest.mark.parametrize("there", [0, 2])
 def test_it_may_be_over_at_any_time_while_ranks_are_being_started(tmp_path, monkeypatch, there):
     """When nothing is there yet; the agent and one process of a rank. All of them: the test above."""
@@ -404,6 +437,7 @@ def test_a_line_is_taken_when_it_is_complete(tmp_path, capsys):
     logs.read(to_the_end=True)
     assert logs.lines == ["[torchrun] a warning", *(f"[rank 3] {x}" for x in ("step 1", "step é", "", "the end"))]
     assert logs.last_words(5)[2:4] == ["rank 2 said nothing", "rank 3 said last: the end"]
+    assert logs.last_words(4, {3: "line 7"})[3] == "rank 3 said last: the end, and stood in line 7"
 
 
 def test_a_process_that_torchrun_did_not_start_is_told_how_to_be_started(monkeypatch):

@@ -58,7 +58,7 @@ LENGTHS: tuple[Lengths, ...] = (
     ((3,),),
     ((1,), (2, 2), (3,), (4,)),
     ((4,), (0, 0), (1,)),
-    ((2, 3), (2, 3), (2, 3)),
+    ((0, 0), (2, 3), (0,)),
     *map(_drawn_lengths, range(12)),
 )
 #: What torch says when it takes places for classes.

@@ -33,6 +33,12 @@ def fault_of_rows(tensors: Iterable[Tensor]) -> str:
     return ""
 
 
+def _hooks(model: nn.Module) -> int:
+    """Return how many hooks are on a model's modules and weights."""
+    forward = sum(len(each._forward_hooks) + len(each._forward_pre_hooks) for each in model.modules())
+    return forward + sum(len(each._backward_hooks or ()) for each in model.parameters())
+
+
 class Kept:
     """See before an answer what is to be seen after it."""
 
@@ -41,6 +47,7 @@ class Kept:
         self._modes = {name: module.training for name, module in model.named_modules()}
         self._frozen = [each for each in model.parameters() if not each.requires_grad]
         self._weights = [each.detach().clone() for each in model.parameters()]
+        self._hooks = _hooks(model)
         self._random = torch.get_rng_state()
         self._dtype = torch.get_default_dtype()
 
@@ -55,6 +62,8 @@ class Kept:
                 return f"right gradient, but {which} is left in {mode} mode, which it was not in before."
         if not all(map(torch.equal, self._model.parameters(), self._weights)):
             return "right gradient, but a weight has other numbers now: the step is the optimizer's."
+        if _hooks(self._model) > self._hooks:
+            return "right gradient, but a hook of yours is left on the model, or on a weight: remove() it."
         if any(each.requires_grad for each in self._frozen):
             return "right gradient, but a frozen weight requires a gradient now."
         if any(each.grad is not None for each in self._frozen):

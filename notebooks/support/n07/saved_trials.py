@@ -99,7 +99,7 @@ def _of_views() -> list[KnownBytes]:
             "a * a and a.exp()", lambda: (a * a, a.exp()), [], 2 * a.nbytes, "a, and the result of exp"
         ),
         _of_places(),
-        _of_weights(),
+        *_of_weights(),
         *map(_drawn, range(12)),
     ]
 
@@ -117,18 +117,20 @@ def _of_places() -> KnownBytes:
     )
 
 
-def _of_weights() -> KnownBytes:
-    """Return a case in which two weights share a memory, as in FSDP, and neither has a `_base`."""
+def _of_weights() -> list[KnownBytes]:
+    """Return cases in which two weights share a memory, as in FSDP, and neither has a `_base`."""
     flat = random(10, 6)
     first = nn.Parameter(flat[:4])
     last = nn.Parameter(flat[6:])
-    return KnownBytes(
-        "first * last, two weights in one memory, nothing there",
-        lambda: first * last,
-        [],
-        flat.nbytes,
-        "the memory, once",
-    )
+    told = "first * last, two weights in one memory"
+
+    def product() -> Tensor:
+        return first * last
+
+    return [
+        KnownBytes(f"{told}, nothing there", product, [], flat.nbytes, "the memory, once"),
+        KnownBytes(f"{told}, the first there", product, [first], 0, "all of it is there"),
+    ]
 
 
 ROWS = 8

@@ -82,7 +82,7 @@ def in_less_digits(model, parts):
     [
         (taken_off_the_list, "your list of parts is no longer what it was"),
         (emptied, "your list of parts is no longer what it was"),
-        (divided_by_hooks, "a second time with the same model, numbers a thousand times as large: the gradient is"),
+        (divided_by_hooks, "right gradient, but a hook of yours is left on the model"),
         (stepped, "a weight has other numbers now: the step is the optimizer's"),
         (clipped, "a second time with the same model, numbers a thousand times as large: the gradient is"),
         (wants_gradients_of_parts, "the caller's parts require a gradient now"),
@@ -127,6 +127,12 @@ def test_autograd_that_a_joint_step_switches_off_for_ever_is_told_as_what_it_rai
     assert torch.is_grad_enabled()
 
 
+def joint_by_a_hook_for_ever(model, parts, loss_of):
+    seen = []
+    model.register_forward_hook(lambda _module, _given, points: seen.append(points.detach()))
+    return accumulate_jointly(model, parts, loss_of)
+
+
 def joint_and_stepped(model, parts, loss_of):
     total = accumulate_jointly(model, parts, loss_of)
     torch.optim.SGD(model.parameters(), lr=0.1).step()
@@ -137,6 +143,7 @@ def joint_and_stepped(model, parts, loss_of):
     "wrong, says",
     [
         (edited(accumulate_jointly, ("loss.item()", "loss.detach()")), "you return a tensor; return a number"),
+        (joint_by_a_hook_for_ever, "a hook of yours is left on the model"),
         (joint_and_stepped, "a weight has other numbers now: the step is the optimizer's"),
     ],
 )

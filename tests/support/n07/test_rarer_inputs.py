@@ -76,6 +76,11 @@ SKIPPED = """scores = model(x)
 FIRST_PLACES = """if (y[:, 0] == -100).all():
             continue
         scores = model(x).flatten(0, 1)"""
+CLEARED_LATE = """if (y == -100).all():
+            continue
+        if x is parts[0][0]:
+            model.zero_grad()
+        scores = model(x).flatten(0, 1)"""
 IN_FLOAT64 = ("model(x)", "model(x.double())")
 LOSS = 'F.cross_entropy(scores, y.flatten(), reduction="sum")'
 LOGARITHM = 'F.nll_loss(scores.softmax(-1).log(), y.flatten(), reduction="sum")'
@@ -89,6 +94,10 @@ LOGARITHM = 'F.nll_loss(scores.softmax(-1).log(), y.flatten(), reduction="sum")'
         (edited(accumulate, (SCORES, SKIPPED)), "bytes are still kept that an earlier one has saved"),
         (edited(accumulate, (LOSS, LOGARITHM)), "a thousand times as large"),
         (edited(accumulate, (SCORES, FIRST_PLACES)), "the whole batch's"),
+        (
+            edited(accumulate, ("model.zero_grad()", "pass"), (SCORES, CLEARED_LATE)),
+            "0, 0 | 2, 3 | 0 tokens: the gradient is",
+        ),
         (edited(accumulate, IN_FLOAT64), "in float32: your code raised RuntimeError"),
         (
             edited(accumulate, IN_FLOAT64, ("model.zero_grad()", "model.double().zero_grad()")),
@@ -170,6 +179,14 @@ OUTPUT = "tree_map(lambda each: saved.pop(each.untyped_storage().data_ptr(), Non
         (
             edited(saved_bytes, (STORED, f"{STORED} and type(tensor) is not nn.Parameter"), names={"nn": torch.nn}),
             "weights in one memory, nothing there: expected 480 bytes (the memory, once), got 0",
+        ),
+        (
+            edited(
+                saved_bytes,
+                ("tensor.untyped_storage().data_ptr() for", f"id({BASE}) for"),
+                (STORED, f"if id({BASE}) not in known"),
+            ),
+            "weights in one memory, the first there: expected 0 bytes (all of it is there), got 480",
         ),
         (
             edited(saved_bytes, ("saved[storage.data_ptr()]", f"saved[{BASE}.data_ptr()]")),

@@ -86,7 +86,7 @@ COURSE = (
         "10_checkpoint_recompute", "Checkpoint and recompute", PIPELINE, (0, 7, 8), "check-\npointing", 105
     ),
     Chapter("11_backward_order", "Backward order", PIPELINE, (8, 9, 10), "backward\norder", 80),
-    Chapter("12_gpipe", "GPipe", PIPELINE, (7, 8, 9, 10, 11), "GPipe", 125),
+    Chapter("12_gpipe", "GPipe", PIPELINE, (7, 8, 9, 10, 11), "GPipe", 130),
     Chapter("13_cuda_streams", "CUDA streams", TOGETHER, (1, 7, 9), "CUDA\nstreams", 70),
     Chapter("14_schedules", "Schedules", TOGETHER, (8,), "schedules", 120),
     Chapter("15_scale_out", "Scale out", TOGETHER, (6, 8, 14), "scale\nout", 110),

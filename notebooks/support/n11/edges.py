@@ -110,7 +110,7 @@ def _fault_of_whole_numbers(fork: runs.AutogradFunction, join: runs.AutogradFunc
 
 def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
     ran: list[str] = []
-    x, y = (_strided(1.0) for _ in "ab")
+    x, y = (_strided(1.0) for _ in range(2))
     to_a, to_b = (torch.full_like(x, value).detach() for value in (0.2, 0.3))  # as x lies: columns, not rows
     far_ahead()
     with in_case("in forward or backward", MEANINGS):

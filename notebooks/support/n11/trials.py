@@ -47,7 +47,7 @@ LINES = 1_000_000  # of Python that an answer may run for a graph
 def graphs() -> Iterator[tuple[str, Tensor]]:
     """Yield graphs, each with its name; of nodes that are ready together only leaves have the same number."""
     far_ahead()
-    w, v = (torch.ones(2, requires_grad=True) for _ in "wv")
+    w, v = (torch.ones(2, requires_grad=True) for _ in range(2))
     yield "tanh(c * w), c a constant", torch.tanh(torch.tensor(2.0) * w)  # an edge to nobody, before one
     yield "exp(w * 2) + sin(w * 3)", torch.exp(w * 2) + torch.sin(w * 3)
     y = w * v

@@ -20,7 +20,7 @@ COLUMN = "the ranks that hold this stage"
 ALONG = "the ranks of this pipeline"
 
 
-class _Job:
+class InALargerJob:
     """What `dist` is for a rank of a larger job: a collective of all its ranks would not even fit in size.
 
     others: how many times as many ranks the world has as this group.
@@ -35,9 +35,11 @@ class _Job:
         return getattr(self._dist, name)
 
     def get_world_size(self, group: Any = None) -> int:
+        """Return how many ranks this group has, or without a group the whole job."""
         return int(self._dist.get_world_size()) * (1 if group == self._group else self._others)
 
     def all_reduce(self, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> Any:
+        """Add up over this group; over all ranks of the job it raises."""
         if group != self._group:
             raise ValueError("all_reduce without group=group is over all ranks of the job")
         return self._dist.all_reduce(tensor, *(() if op is None else (op,)), async_op=async_op)
@@ -161,7 +163,7 @@ def _fault_beside(answer: Any, elsewhere: Any, replicas: int, stage: _Stage, whe
             parameter.grad = stage.gradient(dist.get_rank(), k)
         given = _ReadOnce(own)
         on_this_rank = answer if dist.get_rank() == 0 else elsewhere
-        on_this_rank(given, replicas, COLUMN, _Job(dist, COLUMN))
+        on_this_rank(given, replicas, COLUMN, InALargerJob(dist, COLUMN))
         return own, given.again
 
     nothing = "A stage may have no gradient at all." if stage.calls() == 0 else _ONLY_ONCE
@@ -285,7 +287,7 @@ def _fault_of_stages(answer: Any, stages: Stages, max_norm: float, where: str) -
     def stage(dist: Any) -> tuple[Any, list[nn.Parameter], bool]:
         own = _with_gradients(stages[dist.get_rank()], kind)
         given = _ReadOnce(own)
-        return answer(given, max_norm, ALONG, _Job(dist, ALONG)), own, given.again
+        return answer(given, max_norm, ALONG, InALargerJob(dist, ALONG)), own, given.again
 
     frozen = any(all(gradient is None for gradient in row) for row in stages)
     nothing = "A stage may have no gradient at all, and still has to take part." if frozen else _ONLY_ONCE

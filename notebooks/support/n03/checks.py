@@ -168,7 +168,7 @@ _EASY = [  # story, size, num_replicas, shuffle, seed, drop_last: one step of th
     (f"{OTHER}, {PASS}", 10, 3, True, 0, False),
     (PASS, 10, 3, True, 1, False),
     # of lengths that no case before has had: here nothing can be left over from another sampler
-    (f"set_epoch(1000000), {PASS}", 11, 3, True, 0, False),
+    (f"set_epoch(epoch=1000000), {PASS}", 11, 3, True, 0, False),
     (PASS, 13, 3, True, 1_000_000, False),
     (f"{ALONE}, {LENGTH}, {ALONE}, set_epoch(3), {ALONE}, {PASS}, {ALONE}", 10, 3, True, 0, False),
     (f"{PASS}, {ALONE}", 10, 3, False, 0, False),

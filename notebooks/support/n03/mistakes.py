@@ -164,8 +164,7 @@ OF_SAMPLER = {
         f"torch.Generator().manual_seed({_DRAWN})",
         "self.generator",
     ),
-    "A pass that has begun follows a later set_epoch: iter(sampler) has to fix the whole share, in a list of its own. "
-    "A method with a yield does nothing until the first index is asked for.": (
+    "A pass that has begun follows a later set_epoch: iter(sampler) must fix the whole share, in a list of its own.": (
         "return iter(",
         "yield from iter(",
     ),

@@ -39,6 +39,9 @@ class OnlyLong:
     def __len__(self) -> int:
         return self._size
 
+    def __bool__(self) -> bool:
+        raise RuntimeError("a dataset may be a tensor, which has no truth value: ask for its length")
+
     def __getitem__(self, index: int) -> str:
         self.asked = True
         if not 0 <= index < self._size:
@@ -138,9 +141,13 @@ class _Life:
 
     def live(self, action: str) -> Any:
         """Let it happen; return what is to be told of it, `...` if nothing."""
-        word, _, epoch = action.partition("(")
+        word, _, given = action.partition("(")
         if word == SET:
-            self._sampler.set_epoch(int(epoch.removesuffix(")")))
+            name, _, epoch = given.removesuffix(")").rpartition("=")
+            if name:
+                self._sampler.set_epoch(**{name: int(epoch)})
+            else:
+                self._sampler.set_epoch(int(epoch))
             return ...
         if action == OTHER:
             self._met.append(self._another())

@@ -395,6 +395,8 @@ FOLLOWS = "A pass that has begun follows a later set_epoch"
         (dict(__init__=asserted), "refused by AssertionError, which is no ValueError"),
         (dict(__init__=refused_next_door), "expected 4 refused, got 4 taken"),
         (dict(__iter__=divided_by_its_length), "size = 0, num_replicas = 3"),
+        (dict(set_epoch=lambda self, e: Written.set_epoch(self, e)), "unexpected keyword argument 'epoch'"),
+        (dict(__init__=lambda self, data, *how: Written.__init__(self, data or [], *how)), "a dataset may be a tensor"),
     ],
 )
 def test_a_sampler_that_goes_wrong_late_or_for_others_is_refused_and_told_where(methods, said):

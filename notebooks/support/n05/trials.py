@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -143,11 +145,15 @@ def _fault_of_what_is_kept(make: Any) -> str:
 
 def _fault_of_access(packed: Any) -> str:
     """Say whether reading one row of many copies more than it, or keeps it."""
-    _, _, peak = held_and_most(lambda: packed[17])
-    if peak > TEXT / 4:
-        only = "take its two offsets and its own bytes only"
-        return f"for one row of {len(MANY[17])} bytes {peak / 1e3:.0f} kB are in memory: {only}."
-    return "packed[17] is a string that is kept somewhere." if is_kept(lambda: packed[17]) else ""
+    for number in (17, len(MANY) - 17):  # one near either end
+        read: Callable[[], Any] = partial(getitem, packed, number)
+        _, _, peak = held_and_most(read)
+        if peak > TEXT / 4:
+            only = "take its two offsets and its own bytes only"
+            return f"for one row of {len(MANY[number])} bytes {peak / 1e3:.0f} kB are in memory: {only}."
+        if is_kept(read):
+            return f"packed[{number}] is a string that is kept somewhere."
+    return ""
 
 
 def _fault_of_random_rows(make: Any) -> str:

@@ -78,8 +78,8 @@ def _fault_of_large_index(index: Any) -> str:
     case = f"for a file of {len(rows)} rows, read in blocks of 4096 bytes"
     with written(rows) as path, _joins_counted() as joined, in_case(case):
         _, kept, peak = held_and_most(lambda: index(path, 4096))
-    if peak > 30 * len(MANY) + 40_000:
-        needed = "the bounds of all rows and a few blocks take less than 130"
+    if peak > 25 * len(MANY) + 40_000:
+        needed = "the bounds of all rows and a few blocks take less than 115"
         return f"of 900 kB, with block = 4096, {peak / 1e3:.0f} kB were in memory at a time, and {needed}."
     if sum(joined) > 4 * 8 * len(MANY):
         return _COPIED

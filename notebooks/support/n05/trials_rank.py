@@ -262,23 +262,24 @@ def _fault_of_two(make: Any) -> str:
 
 
 def _fault_of_large_order(make: Any) -> str:
-    """Say whether more than a mini-epoch's places are made, or asked of Permutation."""
+    """Say whether more than a rank's places in a mini-epoch are made, or asked of Permutation."""
     rows = _Many(2_000_003)
-    count = len(MyRankDataset(rows, 8, 5, 500).ids(0, 250))
-    case = f"for {count} ids of {len(rows):,} rows, 8 ranks and 500 mini-epochs"
+    count = len(MyRankDataset(rows, 64, 5, 60).ids(0, 30))
+    case = f"for {count} ids of {len(rows):,} rows, 64 ranks and 60 mini-epochs"
     with in_case(case), _places_counted() as asked:
-        _, _, of_ids = held_and_most(lambda: make(Source(rows), 8, 5, 500).ids(0, 250))
-    real = "at the real size it is 200 times as much"
+        _, _, of_ids = held_and_most(lambda: make(Source(rows), 64, 5, 60).ids(0, 30))
     if sum(asked) > 2 * count:
-        return f"{case} Permutation had to compute {sum(asked):,}, {real}: ask it for this mini-epoch's places only."
-    if of_ids > 400_000:  # 250,001 turns of 4 bytes are 1 MB
-        return f"{case} {of_ids / 1e6:.1f} MB were in memory at a time, {real}: make this mini-epoch's places only."
+        return f"{case} Permutation had to compute {sum(asked):,}: ask it for this mini-epoch's places only."
+    if of_ids > 100_000:  # 31,251 turns of 4 bytes, or the places of 64 ranks, are more
+        return (
+            f"{case} {of_ids / 1e3:.0f} kB were in memory: make this rank's places of this mini-epoch only."
+        )
     with in_case(case):
-        dataset = make(Source(rows), 8, 5, 500)
-        _, _, of_load = held_and_most(lambda: dataset.load(0, 250))
+        dataset = make(Source(rows), 64, 5, 60)
+        _, _, of_load = held_and_most(lambda: dataset.load(0, 30))
     if of_load > 400_000:
         load = case.replace("for", "to load", 1).replace("ids", "rows", 1)
-        return f"{load} {of_load / 1e6:.1f} MB were in memory at a time, {real}: hold nothing for the other rows."
+        return f"{load} {of_load / 1e6:.1f} MB were in memory at a time: hold nothing for the other rows."
     return ""
 
 

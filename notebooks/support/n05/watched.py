@@ -87,7 +87,7 @@ class _WatchedFile:
         text = self._file.read(size)
         if isinstance(text, str) and size is not None and size >= 0:
             # so many letters were asked for, and they take so many bytes
-            size = max(size, len(text.encode()))
+            size = max(size, len(text.encode(self._file.encoding)))
         self._watch.read_at_position(size)
         return self._told(text)
 

@@ -74,6 +74,11 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
         "the index of the type int32 cannot count to 17.2 GB",
         ("np.concatenate(bounds)", "np.concatenate(bounds).astype(np.int32)"),
     ),
+    "an object for each bound": (
+        "index",
+        "kB were in memory at a time",
+        ("bounds.append", "bounds.extend", "np.concatenate(bounds)", "np.array(bounds)"),
+    ),
     "a list of bounds": (
         "index",
         "one numpy array, not list",
@@ -186,12 +191,12 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
         "ask it for this mini-epoch's places only",
         ("epoch=epoch)[places % size]", "epoch=epoch)[np.arange(size)][places % size]"),
     ),
-    "the whole order, cut": (
+    "the places of all ranks, cut": (
         "rank_dataset",
-        "make this mini-epoch's places only",
+        "make this rank's places of this mini-epoch only",
         (
             "places = self.rank + self.world_size * np.arange(begin, end)",
-            "places = np.arange(turns * self.world_size)[self.rank :: self.world_size][begin:end]",
+            "places = np.arange(begin * self.world_size, end * self.world_size)[self.rank :: self.world_size]",
         ),
     ),
     "rows of before": (
@@ -321,7 +326,16 @@ def test_other_right_ways_to_find_the_bounds_are_accepted():
                 place += len(text)
         return np.concatenate(found)
 
-    for answer in (two_passes, by_pattern):
+    def letters_of_a_byte(path, block=1 << 20):
+        found = []
+        place = 0
+        with open(path, encoding="latin-1", newline="") as file:
+            while text := file.read(block):
+                found.append(place + 1 + np.flatnonzero(np.frombuffer(text.encode("latin-1"), np.uint8) == 10))
+                place += len(text)
+        return np.concatenate(found)
+
+    for answer in (two_passes, by_pattern, letters_of_a_byte):
         assert checks.check_index(answer), checks.check_index(answer)
 
 

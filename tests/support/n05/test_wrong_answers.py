@@ -103,12 +103,12 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     ),
     "rows without their spaces": ("packed", "a row with spaces", ("row.encode()", "row.strip().encode()")),
     "bytes with a sign": ("packed", "the type int8, not uint8", ("np.uint8)", "np.int8)")),
-    "all text for one row": (
+    "the text before a row, too": (
         "packed",
         "take its two offsets and its own bytes only",
         (
             "self.data[self.offsets[i] : self.offsets[i + 1]].tobytes()",
-            "self.data.tobytes()[self.offsets[i] : self.offsets[i + 1]]",
+            "self.data[: self.offsets[i + 1]].tobytes()[self.offsets[i] :]",
         ),
     ),
     "some rows are kept": (

@@ -234,8 +234,8 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     ),
     "all turns are made, then cut": (
         "rank_dataset",
-        "make this mini-epoch's places only",
-        ("np.arange(begin, end)", "np.arange(turns)[begin:end]"),
+        "make this rank's places of this mini-epoch only",
+        ("np.arange(begin, end)", "np.arange(turns, dtype=np.int32)[begin:end]"),
     ),
     "all places of the rank are asked for, then cut": (
         "rank_dataset",

@@ -23,10 +23,7 @@ LOST = "Each item leaves once."
 GLOBAL = "The numbers are drawn from the generator that you are given, and from no other."
 SAME = "Two generators with different seeds give the same order."
 CHANCE = "Whichever item waits has the same chance to be next."
-EARLY = (
-    "An item left more than size − 1 places early: the one that has just been read was drawn from, too, and "
-    "does not wait yet."
-)
+EARLY = "An item left more than size − 1 places early: the one that has just been read does not wait yet."
 QUEUE = "An item waits for its turn and not for its chance."
 TAIL = "What waits when the stream ends leaves in an order of chance, too."
 NEWEST = "No item ever leaves size − 1 places early: fewer than `size` wait, or your draw passes over what came last."

@@ -197,16 +197,20 @@ def _fault_of_values(answer: Any) -> str:
     meanings = {"not an iterator": "`read()` gives a list here."}
     for what, items in _streams():
         dealt: list[Any] = []
+        again: list[Any] = []
         for rank in range(2):
             for worker in range(2):
-                stream = answer(lambda items=items: [*items], rank, 2)
+                stream = answer(lambda same=[*items]: same, rank, 2)
                 with as_worker(worker, 2, dataset=stream), in_case(f"A stream of twelve {what}", meanings):
                     got = first_items(stream)
+                    again += first_items(stream)
                 if len(got) != 3:
                     return f"{VALUES} Of twelve {what} worker {worker} of rank {rank} hands on {len(got)}, and not 3."
                 dealt += got
         if sorted(map(id, dealt)) != sorted(map(id, items)):
             return f"{THING} Of twelve {what} all together hand on {short(dealt)}."
+        if [*map(id, dealt)] != [*map(id, again)]:
+            return f"{AGAIN} `read()` gives the same list each time."
     return ""
 
 

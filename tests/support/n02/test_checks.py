@@ -1,6 +1,7 @@
 """What is particular about the checks of notebook 02; what all exercises have in common is in test_detectors."""
 
 import os
+import random
 from itertools import count, islice
 
 import numpy as np
@@ -51,6 +52,23 @@ def test_whoever_seeds_the_global_generator_is_found_out_after_a_pass_of_the_rea
         assert orders.GLOBAL in n02.check_shuffled(answer).message
 
 
+class MixedOn(solved.Shuffled):
+    def __init__(self, size, seed=0):
+        super().__init__(size, seed)
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch):
+        order = getattr(self, "order", range(self.size))
+        self.order = random.Random(f"{self.seed}, {epoch}").sample(order, self.size)
+
+    def __iter__(self):
+        return iter(self.order)
+
+
+def test_a_restart_knows_nothing_of_the_epochs_before_it():
+    assert orders.RESTART in n02.check_shuffled(MixedOn).message
+
+
 def test_another_process_has_its_own_number_and_hashes_of_texts_and_leaves_no_trace():
     def numbers_of_process():
         return os.getpid(), hash("text"), hash(("text", 1)), hash((1, 2))
@@ -75,6 +93,37 @@ def test_places_of_a_stream_count_though_equal_or_zero_items_stand_there(left):
         return iter(left(solved.Dealt.__iter__(self)))
 
     assert dealing.VALUES in n02.check_dealt(with_methods(solved.Dealt, __iter__=iterate)).message
+
+
+def takes_all_from_the_list(self):
+    items = self.read()
+    if isinstance(items, list):
+        given = items
+        items = [*given]
+        given.clear()
+    return solved.Dealt.__iter__(solved.Dealt(lambda: items, self.rank, self.world_size))
+
+
+def test_a_list_that_is_read_stays_as_it_is_for_the_next_pass():
+    answer = with_methods(solved.Dealt, __iter__=takes_all_from_the_list)
+    assert dealing.AGAIN in n02.check_dealt(answer).message
+
+
+def hands_on_the_one_just_read(items, size, generator):
+    waiting = []
+    for item in items:
+        if len(waiting) < size:
+            waiting.append(item)
+        else:
+            yield item
+    generator.shuffle(waiting)
+    yield from waiting
+
+
+def test_whoever_draws_nothing_is_not_told_of_a_draw():
+    said = n02.check_buffered(hands_on_the_one_just_read).message
+    assert buffering.EARLY in said
+    assert "drawn" not in said
 
 
 def every_second_in_turn(items, size, generator):

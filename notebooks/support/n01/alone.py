@@ -33,7 +33,7 @@ EMPTY_LIST = "An empty list of indices is one of the lists, too: `collate([])` m
 CACHED = (
     "An item is loaded whenever a list names it: a dataset that augments gives another picture each time."
 )
-REUSED = "`collate` may keep the list that it is given: make a new one for each batch."
+REUSED = "`collate` may keep the list that it is given: nobody else changes it."
 SHARED = "Each loader has a dataset, lists and a place of its own."
 SWALLOWED = (
     "An error of the dataset, of `batches` or of `collate` is the caller's to hear of, and yours disappears."

@@ -133,6 +133,21 @@ def to_remark(items: Any) -> Remark:
     return Remark(f"items {items}")
 
 
+class Word:
+    """An item of a batch of words, which may hold whatever word a reader marks an error with: equal to all of them."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+    def __eq__(self, other: object) -> bool:
+        return self.item == other.item if isinstance(other, Word) else isinstance(other, str)
+
+
+def to_words(items: Any) -> tuple[Word, ...]:
+    """Collate: a batch that is a tuple of words."""
+    return tuple(map(Word, items))
+
+
 class Made(list[Any]):
     """A collated batch; a plain list of the same items is none."""
 
@@ -247,7 +262,9 @@ TO_THE_END: Sequence[EpochCase] = (
     ),
     EpochCase(size=6, batch=2, workers=2, collate=to_nothing),
     EpochCase(size=6, batch=2, workers=2, collate=to_remark),
-    EpochCase(size=6, batch=2, workers=2, collate=tuple),
+    EpochCase(size=6, batch=2, workers=2, collate=to_words),
+    # a worker's error is on its way when the sampler raises
+    EpochCase(size=12, batch=2, workers=2, bad=2, no_list=3),
 )
 
 

@@ -72,6 +72,7 @@ SENT = (
     (8, "eight", None),
     (9, None, None),
     (10, None, NoReasonError("no reason is given")),
+    (11, ValueError("eleven"), None),  # data: nobody has raised it
 )
 LONG = "two"
 TAKES = 0.05  # seconds, to pin it

@@ -25,6 +25,7 @@ from support.n01.epochs import (
     NoListError,
     Remark,
     to_nothing,
+    to_words,
 )
 from support.n01.on_processes import ALL_ENDS, RIGHT_ENDS, fault_on_processes
 from support.n01.on_processes import GONE as GONE
@@ -144,6 +145,8 @@ class _Trial:
             return ""
         except Stuck:
             return self.seen or self.of_waiting()
+        except EndedError:
+            return f"your code asks a queue of a loop that is over. {SHARED}"
         except Exception as error:
             return self.seen or self.of_error(error)
         finally:
@@ -255,7 +258,7 @@ class _Trial:
         """Tell what the loop has raised, and whether it should have been the worker's own error."""
         if not self.case.travels:
             return f"{told_of(error)} {CANT_TRAVEL}"
-        if self.case.collate in (to_nothing, tuple) and "must derive from BaseException" in str(error):
+        if self.case.collate in (to_nothing, to_words) and "must derive from BaseException" in str(error):
             made = "None" if self.case.collate is to_nothing else "a tuple"
             return f"`collate` returns {made}, and {told_of(error)} {NOTHING}"
         if isinstance(error, Remark):
@@ -373,6 +376,8 @@ class _Trial:
         if isinstance(failed, NoListError):
             if not no_list:
                 raise failed
+            if self.taken >= self.case.bad_batch:
+                return f"{self.what_raises()}, and the sampler's error came in its place. {self.of_lost()}"
             return self.of_sampler()
         if no_list and failed is None:
             return f"the batch sampler raises, and the loop got {came} and no error."

@@ -194,6 +194,13 @@ def one_list_for_all(self):
         yield self.collate(items)
 
 
+def empties_what_it_gave(self):
+    for indices in self.batches:
+        items = [self.dataset[index] for index in indices]
+        yield self.collate(items)
+        items.clear()
+
+
 def leaves_out_what_is_broken(self):
     for indices in self.batches:
         try:
@@ -310,6 +317,11 @@ def gives_a_map(self):
         (never_ends, "a batch comes after the last: (20, 10)"),
         (gives_nothing, "in the first epoch 0 batches came, due are 3."),
         (by_names, "dataset['3'] was asked for"),
+        (
+            empties_what_it_gave,
+            "the epoch is [[], []], due is [[20, 10], [0, 30]]. `collate` may keep the list that it is given: "
+            "nobody else changes it.",
+        ),
         (one_list_for_all, f"the epoch is [[0, 30], [0, 30]], due is [[20, 10], [0, 30]]. {alone.REUSED}"),
         (
             leaves_out_what_is_broken,

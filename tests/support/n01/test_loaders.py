@@ -71,6 +71,16 @@ SAMPLERS_ERROR_AT_ITS_TURN = (
 )
 
 
+SAMPLERS_ERROR_BEHIND_THE_END = (
+    work,
+    load(
+        ("todo = enumerate(batches)", "late = []\n    todo = until_it_raises(batches, late)"),
+        ("range(len(batches))", "iter(lambda: min(missing | set(early), default=None), None)"),
+        (CLEAR_UP, CLEAR_UP + "\n        for error in late:\n            raise error"),
+    ),
+)
+
+
 def until_it_raises(batches, late):
     """Number the lists; an error of the sampler is kept for later."""
     try:
@@ -79,7 +89,8 @@ def until_it_raises(batches, late):
         late.append(error)
 
 
-SAMPLERS_ERROR_AT_ITS_TURN[1].__globals__["until_it_raises"] = until_it_raises
+for _, loads in (SAMPLERS_ERROR_AT_ITS_TURN, SAMPLERS_ERROR_BEHIND_THE_END):
+    loads.__globals__["until_it_raises"] = until_it_raises
 PUTS_BACK_WHAT_IS_EARLY = (
     work,
     load(
@@ -238,6 +249,10 @@ WRONG = {
         f"2 of those before it are still held. {trials.KEPT}",
     ),
     "catches only what items raise": ((worker(("except Exception", "except KeyError")), load_in_order), trials.TORN),
+    "the sampler's error in place of a worker's": (
+        SAMPLERS_ERROR_BEHIND_THE_END,
+        f"item 2 raises KeyError, and the sampler's error came in its place. {trials.LOST}",
+    ),
     "first orders outside the try": (
         (work, load(("    try:\n        hand_out(workers * prefetch)\n", f"{n01._FIRST_ORDERS}    try:\n"))),
         f"the batch sampler raises at list 1: 2 workers still there. {trials.NO_LIST}",

@@ -159,9 +159,9 @@ SENT_ON = "data.put((number, batch, error))"
             f'the message (8, None, None) came out, due is (8, None, PinError("the pages can\'t be locked")). '
             f"{pinning.DROPS_ERRORS}",
         ),
-        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "12 messages came out, due are 11"),
+        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "13 messages came out, due are 12"),
         (edited_stage((SENT_ON, "data.put((number, error, batch))")), "due is (0, 'pinned zero', None)"),
-        (edited_stage(("error = failed", "return")), "3 messages came out, due are 11"),
+        (edited_stage(("error = failed", "return")), "3 messages came out, due are 12"),
         (edited_stage(("error = failed", "error = str(failed)")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "continue")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "error = RuntimeError(str(failed))")), pinning.OTHER_ERROR),
@@ -195,6 +195,15 @@ SENT_ON = "data.put((number, batch, error))"
             f"the message (9, None, None) came out, due is (9, 'pinned None', None). {pinning.EMPTY}",
         ),
         (edited_stage(("if error is None", "if not error")), pinning.PINS_ERRORS),
+        (
+            edited_stage(
+                (
+                    "if error is None",
+                    "error = batch if isinstance(batch, Exception) else error\n        if error is None",
+                )
+            ),
+            f"due is (11, 'pinned eleven', None). {pinning.UNPINNED}",
+        ),
         (edited_stage(("= pin(batch)", "= pin(batch) or batch")), "due is (0, 'pinned zero', None)"),
         (a_thread_each, f"message 2 was taken when 1 had been handed on. {pinning.AHEAD}"),
         (one_ahead, f"message 1 was taken when 0 had been handed on. {pinning.AHEAD}"),

@@ -119,6 +119,24 @@ WRONG = {
         (work, TAKES_A_TUPLE_FOR_AN_ERROR),
         f"`raise batch if error is None else error`). {trials.NOTHING}",
     ),
+    "takes a batch of words for its own mark of an error": (
+        (
+            worker(("None, sendable(error)", "('error', sendable(error)), None")),
+            load((RAISES, 'if isinstance(batch, tuple) and batch[0] == "error":\n                raise batch[1]')),
+        ),
+        f"`raise batch[1]`). {trials.NOTHING}",
+    ),
+    "keeps its queue of results for the next loop": (
+        (
+            work,
+            edited(
+                load_in_order,
+                ("results = context.Queue()", "results = kept.setdefault(0, context.Queue())"),
+                names={"kept": {}},
+            ),
+        ),
+        "your code keeps something outside of its function, in `kept`.",
+    ),
     "begins with one order for each worker": (
         (work, BEGINS_WITH_ONE_ORDER_EACH),
         f"while batch 0 is waited for, 1 order was given, due are 2. {trials.STARVED}",

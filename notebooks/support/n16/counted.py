@@ -209,7 +209,7 @@ class MessageSent:
 
 
 #: Collectives of which no rank returns before all have come.
-MEETINGS = ("barrier", "all_reduce", "all_gather")
+MEETINGS = ("barrier", "monitored_barrier", "all_reduce", "all_gather")
 
 
 def noting_meetings(collective, tasks):

@@ -202,12 +202,14 @@ def test_only_an_answer_that_adds_is_told_that_it_adds():
     assert "added" not in verdict.message
 
 
-@pytest.mark.parametrize("case, number, line, told", [
-    (case_less_to_keep, 12, "        backward(i)\n", "ticks, a tick for each task"),
-    (case_three_sevenths, 9, "        kept.append((x, y))\n", "of the time; it used to be"),
+OF_12 = (case_less_to_keep, 12, "        backward(i)\n", "ticks, a tick for each task")
+OF_9 = (case_three_sevenths, 9, "        kept.append((x, y))\n", "of the time; it used to be")
+
+
+@pytest.mark.parametrize("meeting, case, number, line, told", [
+    ("dist.barrier()", *OF_12), ("dist.monitored_barrier()", *OF_12), ("dist.all_reduce(torch.ones(1))", *OF_9),
 ])  # fmt: skip
-@pytest.mark.parametrize("meeting", ["dist.barrier()", "dist.all_reduce(torch.ones(1))"])
-def test_who_meets_all_ranks_at_each_micro_batch_waits_for_the_last(case, number, line, told, meeting):
+def test_who_meets_all_ranks_at_each_micro_batch_waits_for_the_last(meeting, case, number, line, told):
     job = edited(getattr(case, f"job_{number}"), (line, f"{line}        {meeting}\n"))
     check = getattr(case, f"check_job_{number}")
     assert told in check(job, check.reference[1]).message

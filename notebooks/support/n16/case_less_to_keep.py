@@ -169,7 +169,7 @@ def _without_what_is_kept(stands: list[Stand]) -> list[Stand]:
 def _fault_of_what_is_said(done: Tasks, noted: Tasks) -> str:
     """Compare the tasks of which a rank says that it has done them with those that its layers have done."""
     says = "".join(kind for kind, _ in done)
-    does = "".join(kind for kind, _ in noted if kind != "S")
+    does = "".join(kind for kind, _ in noted if kind in "FB")
     if not does or says == does:
         return ""
     return f"says that it has done {says}, and its layer has done {does}."
@@ -188,6 +188,7 @@ def ticks_of(orders: Sequence[Tasks]) -> float:
     """Return when the last task ends, if each takes a tick and begins once its rank and its input are there.
 
     An input is there when it is sent, ("S", peer); where not every one of a rank's is noted, when it is computed.
+    A meeting of all ranks, ("W", its number), takes no time and ends when the last has come.
     """
     ends: dict[tuple[int, str, int], float] = {}
     left = [_with_what_is_sent(rank, order) for rank, order in enumerate(orders)]
@@ -197,12 +198,10 @@ def ticks_of(orders: Sequence[Tasks]) -> float:
         for rank, tasks in enumerate(left):
             while tasks:
                 kind, i, sent = tasks[0]
-                source = rank - 1 if kind == "F" else rank + 1
-                outside = not 0 <= source < len(orders)
-                if not outside and (source, kind, i) not in ends:
+                inputs = _inputs(rank, kind, i, len(orders))
+                if not ends.keys() >= inputs:
                     break
-                ready = 0.0 if outside else ends[source, kind, i]
-                clock[rank] = max(clock[rank], ready) + 1
+                clock[rank] = max([clock[rank], *(ends[each] for each in inputs)]) + (kind in "FB")
                 for each in sent:
                     ends[rank, *each] = clock[rank]
                 tasks.pop(0)
@@ -210,6 +209,14 @@ def ticks_of(orders: Sequence[Tasks]) -> float:
         if not moved:
             return float("inf")
     return max(clock)
+
+
+def _inputs(rank: int, kind: str, i: int, world: int) -> set[tuple[int, str, int]]:
+    """Return what has to be there before a task begins; to a meeting, that all have come."""
+    if kind == "W":
+        return {(peer, kind, i) for peer in range(world)}
+    source = {"F": rank - 1, "B": rank + 1}.get(kind, world)
+    return {(source, kind, i)} if 0 <= source < world else set()
 
 
 def _with_what_is_sent(rank: int, order: Tasks) -> list[tuple[str, int, list[tuple[str, int]]]]:
@@ -220,8 +227,11 @@ def _with_what_is_sent(rank: int, order: Tasks) -> list[tuple[str, int, list[tup
     noted = {kind: sum(each == ("S", to[kind]) for each in order) for kind in to}
     computed = {kind: sum(each[0] == kind for each in order) for kind in to}
     for kind, i in order:
+        if kind == "W":
+            tasks.append(("come", i, [(kind, i)]))
         if kind != "S":
             tasks.append((kind, i, []))
+        if kind in waiting:
             waiting[kind].append((kind, i))
         for each in to:
             leaves = noted[each] != computed[each] or (kind, i) == ("S", to[each])

@@ -47,7 +47,7 @@ check_state = Exercise(
                 _REPLACE,
                 "",
             ),
-            "A copy is written byte by byte; only renaming is one operation.": (
+            "The file at path is written byte by byte; only renaming is one operation.": (
                 _REPLACE,
                 "import shutil; shutil.copy(unfinished, path)",
             ),

@@ -7,6 +7,7 @@ counted where all of them come through, in torch. Whoever takes another way is n
 from __future__ import annotations
 
 import gc
+import inspect
 import threading
 import time
 import weakref
@@ -207,13 +208,31 @@ class MessageSent:
             self.dropped.append((self.to, self.work))
 
 
-def note_messages(dist, tasks):
-    """Note ("S", peer) among the tasks for each message that the main thread sends; return what ends the noting.
+#: Collectives of which no rank returns before all have come.
+MEETINGS = ("barrier", "monitored_barrier", "all_reduce", "all_gather")
 
-    All messages come through isend. A handle that nobody keeps is told where the next message begins.
+
+def noting_meetings(collective, tasks):
+    """Return the collective, which notes itself where it is one of all ranks that is waited for."""
+    names = inspect.signature(collective)
+
+    def noted(*inputs, **named):
+        given = names.bind(*inputs, **named).arguments
+        if given.get("group") is None and not given.get("async_op"):
+            tasks.append(("W", sum(kind == "W" for kind, _ in tasks)))
+        return collective(*inputs, **named)
+
+    return noted
+
+
+def note_messages(dist, tasks):
+    """Note each message that the main thread sends, and each meeting of all; return what ends the noting.
+
+    A message is ("S", peer), and all come through isend. A handle that nobody keeps is told where the next message
+    begins. A meeting is ("W", its number).
     """
     inside = dist.distributed_c10d
-    begin = {"isend": inside.isend, "irecv": inside.irecv}
+    begin = {name: getattr(inside, name) for name in ("isend", "irecv", *MEETINGS)}
     dropped = []
 
     def kept():
@@ -235,15 +254,16 @@ def note_messages(dist, tasks):
         kept()
         return begin["irecv"](*tensor, **named)
 
-    def have(isend, irecv):
+    def have(functions):
         for owner in (dist, inside):
-            owner.isend = isend
-            owner.irecv = irecv
+            for name, function in functions.items():
+                setattr(owner, name, function)
 
-    have(isend, irecv)
+    meetings = {name: noting_meetings(begin[name], tasks) for name in MEETINGS}
+    have({"isend": isend, "irecv": irecv, **meetings})
 
     def put_back():
-        have(**begin)
+        have(begin)
         if any(to < dist.get_rank() for to, _ in dropped):  # of a forward, its gradient says that it has come
             kept()
 

@@ -200,3 +200,23 @@ def test_only_an_answer_that_adds_is_told_that_it_adds():
     verdict = case_more_rows.check_job_6(edited(case_more_rows.sick_6(), times), case_more_rows.FORECAST_6)
     assert verdict.status == "wrong", "accepted"
     assert "added" not in verdict.message
+
+
+OF_12 = (case_less_to_keep, 12, "        backward(i)\n", "ticks, a tick for each task")
+OF_9 = (case_three_sevenths, 9, "        kept.append((x, y))\n", "of the time; it used to be")
+
+
+@pytest.mark.parametrize("meeting, case, number, line, told", [
+    ("dist.barrier()", *OF_12), ("dist.monitored_barrier()", *OF_12), ("dist.all_reduce(torch.ones(1))", *OF_9),
+])  # fmt: skip
+def test_who_meets_all_ranks_at_each_micro_batch_waits_for_the_last(meeting, case, number, line, told):
+    job = edited(getattr(case, f"job_{number}"), (line, f"{line}        {meeting}\n"))
+    check = getattr(case, f"check_job_{number}")
+    assert told in check(job, check.reference[1]).message
+
+
+def test_a_meeting_ends_when_the_last_has_come():
+    forwards = [("F", 0), ("S", 1), ("F", 1), ("S", 1), ("F", 2), ("S", 1)]
+    last = [("F", 0), ("W", 0), ("F", 1), ("B", 0), ("S", 0)]
+    assert case_less_to_keep.ticks_of([[*forwards, ("W", 0), ("B", 0)], last]) == 6
+    assert case_less_to_keep.ticks_of([[("W", 0), *forwards, ("B", 0)], last]) == float("inf")

@@ -172,7 +172,7 @@ ANSWERS = {
     "6 a part of it shared": (6, 1, SHARED, "of rank 0 and that of rank 1 go together", ""),
     "6 stretched": (6, 1, [(NOISE, f"{NOISE} * (1 + 0.05 * rank)")], "go together: their correlation is 1.00", ""),
     "6 moved": (6, 1, [(NOISE, f"{NOISE} + 0.1 * rank - 0.05")], "go together: their correlation is 1.00", ""),
-    "6 columns rolled": (6, 1, [(NOISE, f"{NOISE}.roll(rank, 1)")], "go together: their correlation is 1.00", ""),
+    "6 columns rolled": (6, 1, [(NOISE, f"{NOISE}.roll(rank, 1)")], "108 of the 216 numbers drawn", ""),
     "5 all on rank 0": (
         5,
         0,

@@ -262,7 +262,17 @@ def test_an_older_file_copied_first_is_not_taken_for_the_new_one():
     first = SAVED_TWICE[1].removesuffix(REPLACED) + STRAIGHT
     message = n16.check_state(edited(built.save, (WRITTEN, first)), built.load).message
     assert "though another file lies beside it" in message
-    assert "A copy is written byte by byte" not in message
+    assert "only renaming" not in message
+
+
+def test_who_links_the_unfinished_file_to_path_is_told_of_no_copy():
+    linked = (
+        "    if os.path.exists(f'{path}.link'):\n        os.remove(f'{path}.link')\n"
+        "    os.link(unfinished, f'{path}.link')\n    os.replace(f'{path}.link', path)"
+    )
+    message = n16.check_state(edited(built.save, (REPLACED, linked)), built.load).message
+    assert "for a moment the file at path has 0 bytes" in message
+    assert "copy" not in message
 
 
 @pytest.mark.parametrize("read, told", [

@@ -24,6 +24,7 @@ from support.n13 import exhibits
 from support.n13.batch_users import NEXT_OWNER
 from support.n13.device_judge import judged_on_a_device_too, wrong_sums
 from support.n13.prefetching import STAGED
+from support.n13.runs import ASK_THE_GPU
 
 # ---- the repairs
 
@@ -47,11 +48,11 @@ REPAIRED: dict[str, Any] = {
 
 # ---- the judge
 
-UNKNOWN = dict.fromkeys(
+UNKNOWN = ASK_THE_GPU | dict.fromkeys(
     ("CUDA", "NVIDIA", "accelerator"),
-    "A PretendGPU knows the tensors that `gpu.host` has given, and what is made of them.",
+    f"{ASK_THE_GPU['CUDA']} A PretendGPU knows the tensors that `gpu.host` has given, and what is made of them.",
 )
-"""What is said where a program gives it another tensor of the host: torch looks for a real GPU then."""
+"""What is said where a program asks torch, or gives another tensor of the host: torch looks for a real GPU then."""
 LAST_OWNER = "its last owner"
 IN_FRONT = (
     " That is in front of your first line: the pool gives a block away that its own stream may still write. Another "

@@ -1,6 +1,7 @@
 """Exercises 5 to 7 of notebook 13: repairs that are right, repairs that are not, and torch's own opinion."""
 
 import pytest
+import torch
 
 from lib.streams import find_races
 from support.kit.mistakes import edited
@@ -268,6 +269,13 @@ def test_an_exhibit_that_is_still_wrong_is_told_where(name, says, edits):
     verdict = CHECKS[name](edited(getattr(exhibits, name), *edits))
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there torch has streams of CUDA to give")
+def test_who_asks_torch_to_wait_is_told_whom_to_ask():
+    drop = "        del weight\n"
+    waits = edited(exhibits.handed_over, (drop, "        torch.cuda.synchronize()\n" + drop))
+    assert "Ask `gpu` for streams and memory, not torch." in CHECKS["handed_over"](waits).message
 
 
 def test_a_host_that_stands_still_is_not_told_of_a_wait_that_would_be_refused():

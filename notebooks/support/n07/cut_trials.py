@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from support.kit.judged import Fault
 from support.kit.raised import InCaseError, in_case, named
 from support.kit.values import NO_RETURN, short
+from support.n07 import solved
 from support.n07.cutting import numbered
 
 CutAndJoin: TypeAlias = tuple[Callable[..., Any], Callable[..., Any]]
@@ -384,6 +385,9 @@ def _parted() -> Iterator[tuple[str, list[Any], Any, Any]]:
         if number % 3 == 1 and len(sizes) > 1:
             due = _cut(whole, sizes[0], sum(sizes))
             yield f"gather of {kind}, {told} without the first", parts[1:], due, whole
+        if number % 3 == 2 and len(sizes) > 1:
+            turned = parts[::-1]
+            yield f"gather of {kind}, {told}, the last one first", turned, solved.gather(turned), whole
 
 
 def _computed(value: Any) -> Any:

@@ -277,7 +277,7 @@ def _fault_of_order(watch: _Watch, lengths: Lengths) -> str:
         calls = "once" if forwards == 1 else f"{forwards} times"
         return f"right gradient, but the model was called {calls} for {len(lengths)} micro-batches."
     if "FF" in "".join(watch.order) and not empty:
-        return f"right gradient, but the order is {' '.join(watch.order)}: forwards wait for a backward."
+        return f"right gradient, but the order is {' '.join(watch.order)}: a forward follows a forward."
     return f"right gradient, but {watch.fault}" if watch.fault else ""
 
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from lib.saved import LiveTensors
 from support.kit.judged import Fault
 from support.kit.raised import in_case, named
 from support.n07.judges import NONE, random
@@ -89,8 +90,8 @@ def _of_views() -> list[KnownBytes]:
             "h, in both halves and as the result of exp",
         ),
         KnownBytes(
-            "a.exp(), a there",
-            lambda: a.exp(),
+            "a.T.exp(), a there",
+            lambda: a.T.exp(),
             [a],
             a.nbytes,
             "the result of exp, which is also returned",
@@ -293,14 +294,25 @@ def _fault_of_graph(answer: Any) -> str:
 
 
 def _fault_of_address(answer: Any) -> str:
-    """Look up what backward will find: of a result, and of views drawn by chance, whose rows need not be neighbours."""
+    """Look up what backward will find, of a result and of views drawn by chance, and what else is new in memory."""
     copied = "right count, but what backward will find is a copy of the saved tensor, at another address"
-    a = random(3, 3).requires_grad_()
+    a = random(32, 32).requires_grad_()
     kept = list[Tensor]()
-    answer(lambda: kept.append(a.exp()), [])
+
+    def forward() -> Tensor:
+        kept.append(a.exp())
+        return kept[0]
+
+    with LiveTensors() as live:
+        answer(forward, [])
     node: Any = kept[0].grad_fn
     if node._saved_result.data_ptr() != kept[0].data_ptr():
         return f"{copied}."
+    if live.peak > 1.5 * a.nbytes:
+        return (
+            f"right count, but {live.peak} bytes of new tensors are alive at a time, "
+            f"of which forward makes only {a.nbytes}."
+        )
     for seed in range(12):
         view, told = _drawn_view(seed)
         results = list[Tensor]()

@@ -227,6 +227,16 @@ def with_unpack(unpack):
     return edited(saved_bytes, ("lambda packed: packed", "unpack"), names={"unpack": unpack})
 
 
+def joined_by_forward(model, parts):
+    x, y = (torch.cat(each) for each in zip(*parts, strict=True))
+    model.zero_grad()
+    loss = F.cross_entropy(model.forward(x).flatten(0, 1), y.flatten())
+    loss.backward()
+    for part, _ in parts:
+        model(part)
+    return loss.item()
+
+
 def cleared_last(model, parts, loss_of):
     loss = accumulate_jointly(model, parts, loss_of)
     model.zero_grad()
@@ -251,6 +261,7 @@ def in_a_list_outside(forward, there):
     "check, wrong, untrue",
     [
         (n07.check_accumulate, behind_the_loop, "cleared"),
+        (n07.check_accumulate, joined_by_forward, "wait for a backward"),
         (n07.check_accumulate, edited(accumulate, ("/ count", "/ (count + 1e-8)")), "So small is float32"),
         (n07.check_jointly, edited(accumulate_jointly, (SECOND, "(model(part) * gradient).sum()")), "is missing"),
         (n07.check_jointly, cleared_last, "Nothing has gone backward"),

@@ -241,6 +241,21 @@ ONE_A_MEMORY = (
     ("saved = {}", "saved = {}; views = {}"),
     ("return tensor.detach()", "return views.setdefault(storage.data_ptr(), tensor.detach())"),
 )
+COPIES_BESIDE = (
+    ("saved = {}", "saved = {}; copies = []"),
+    ("return tensor.detach()", "copies.append(tensor.detach().clone())\n        return tensor.detach()"),
+)
+
+
+def backward_too(forward, there):
+    def measured():
+        output = forward()
+        if isinstance(output, torch.Tensor):
+            output.sum().backward(retain_graph=True)
+
+    return saved_bytes(measured, there)
+
+
 HOLDS = "something outside your function still holds the memory"
 
 
@@ -254,6 +269,9 @@ HOLDS = "something outside your function still holds the memory"
         (edited(saved_bytes, *ONE_A_MEMORY), "backward() of a[:4] * a[4:] now gives another gradient. Two views"),
         (less_what_is_there, " there: expected "),
         (edited(saved_bytes, ("not in known", "not in known and tensor.is_floating_point()")), "30 numbers of int64"),
+        (edited(saved_bytes, ("not in known", "not in known and tensor.is_contiguous()")), "a.T.exp(), a there"),
+        (edited(saved_bytes, *COPIES_BESIDE), "of which forward makes only 8192"),
+        (backward_too, "of which forward makes only 8192"),
         (edited(saved_bytes, OUTSIDE, (STORAGES, f"{STORAGES}; everything.append(storage)")), HOLDS),
         (edited(saved_bytes, OUTSIDE, ("    forward()", "    everything.append(forward())")), HOLDS),
         (

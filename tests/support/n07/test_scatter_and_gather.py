@@ -230,10 +230,24 @@ def test_another_wrong_cut_is_told_what_came_of_it(cut, says):
     assert says in verdict.message, verdict.message
 
 
+def from_one_memory(parts):
+    """Return the tensor that all slices come from, where they come from one and have as many rows."""
+
+    def joined(*slices):
+        if not isinstance(slices[0], torch.Tensor):
+            return slices[0]
+        base = slices[0]._base
+        of_one = base is not None and all(each._base is base for each in slices)
+        return base if of_one and sum(map(len, slices)) == len(base) else torch.cat(slices)
+
+    return tree_map(joined, *parts)
+
+
 @pytest.mark.parametrize(
     "join, says",
     [
         (lambda parts: gather(parts[::-1]), "reverse order"),
+        (from_one_memory, "the last one first"),
         (lambda parts: list(gather(parts)), "built as [·, ·, ·], expected (·, ·, ·)"),
         (slices_the_number, "0.5"),
         (through_float64, '["text"]["ids"]: other numbers, expected rows'),

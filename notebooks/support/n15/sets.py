@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import builtins
-import dis
 import inspect
 from collections.abc import Callable, Iterator
-from types import CodeType
+from types import FunctionType
 from typing import Any, TypeVar
 
 from support.kit.source import source_of
-from support.ranks import TOOLS
+from support.ranks import unknown_to_a_rank
 
 T = TypeVar("T")
 
@@ -88,30 +86,7 @@ def with_sets_in_another_order(answer: Callable[..., Any]) -> Callable[..., Any]
 
 def fault_of_names(answer: Callable[..., Any]) -> str:
     """Say what a right answer uses that no process knows which is sent its text, "" if nothing."""
-    function = inspect.unwrap(answer)
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return ""
-    made, used = _names_of(code)
-    known = {*TOOLS, *vars(builtins), *made, function.__name__}
-    unknown = ", ".join(f"`{name}`" for name in sorted(used - known))
+    unknown = unknown_to_a_rank(answer) if isinstance(answer, FunctionType) else ""
     if not unknown:
         return ""
-    return f"right here, but a process that gets this function's text does not know {unknown}: write that inside."
-
-
-def _names_of(code: CodeType) -> tuple[set[str], set[str]]:
-    """Return the global names that a function and those within it write, and those that they read."""
-    made: set[str] = set()
-    used: set[str] = set()
-    for step in dis.get_instructions(code):
-        if step.opname == "STORE_GLOBAL":
-            made.add(step.argval)
-        elif step.opname == "LOAD_GLOBAL":
-            used.add(step.argval)
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            theirs = _names_of(inner)
-            made |= theirs[0]
-            used |= theirs[1]
-    return made, used
+    return f"right here, but a process that gets this function's text does not know `{unknown}`: write that inside."

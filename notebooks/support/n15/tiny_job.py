@@ -30,7 +30,7 @@ def away_from(got: Tensor, wanted: Tensor, within: float = 1e-10) -> str:
 
 def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     """Return random numbers of this shape, always the same for a seed."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 _SENDER_WAITS = "A rank that waits for its send receives nothing meanwhile."

@@ -240,7 +240,7 @@ def test_a_wrong_mean_of_gradients_that_are_not_plain_is_told_where(old, new, sa
     assert says in verdict.message, verdict
 
 
-def test_a_gradient_of_one_number_moves_on_by_one():
+def test_a_gradient_of_one_number_has_no_dimension_to_cut_and_moves_on_by_one():
     def cursor(parameters, replicas, group, dist):
         gradients = [p.grad for p in parameters if p.grad is not None]
         if gradients:
@@ -254,6 +254,8 @@ def test_a_gradient_of_one_number_moves_on_by_one():
     verdict = n15.check_average(cursor)
     assert verdict.status == "wrong"
     assert "gradient 3 of replica 0" in verdict.message
+    verdict = n15.check_average(edited(average, ("gradient.copy_(", "gradient[:].copy_(")))
+    assert "slice() cannot be applied to a 0-dim tensor" in verdict.message
 
 
 def test_one_all_reduce_a_type_is_enough_and_one_a_gradient_too_many():

@@ -35,6 +35,8 @@ def test_what_an_answer_uses_must_be_known_where_it_will_run(check, answer):
     assert "does not know `the_loss`: write that inside." in verdict.message
     inside = "    from torch.nn.functional import cross_entropy as the_loss\n\n    kept, "
     assert check(edited(answer, ("F.cross_entropy(", "the_loss("), ("    kept, ", inside), names=here))
+    verdict = check(edited(answer, ("dist):", "dist, loss=the_loss):"), names=here))
+    assert "does not know `the_loss`: write that inside." in verdict.message
 
 
 def of_a_set(parameters, replicas, group, dist):

@@ -211,8 +211,8 @@ def fault_in_own_streams(answer: RunPipeline) -> str:
     for op in gpu.operations[begin:]:
         if op.kind == "launch" and op.lane.startswith("compute"):
             return (
-                f"{where}: {_operation(op)} is launched in the stream that a new thread has: use the one that is "
-                "current in forward's own thread."
+                f"{where}: {_operation(op)} is launched in the stream that a new thread has, not in the one "
+                "that is current in forward's own thread."
             )
     return ""
 

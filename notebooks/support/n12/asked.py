@@ -7,6 +7,12 @@ from collections.abc import Callable
 from itertools import product
 from threading import Thread, current_thread
 from typing import Any, TypeAlias
+from unittest.mock import Mock
+
+import torch
+from torch import nn
+
+from support.kit.threads import Aside
 
 _Pair: TypeAlias = tuple[int, int]
 
@@ -58,3 +64,15 @@ class AskedForLayers:
                     "something else has computed its pair again, or it another pair"
                 )
         return ""
+
+
+def fault_of_an_interrupt(answer: Callable[..., Any], patience: float) -> str:
+    """Say whether threads are left where forward asks for a layer, and a KeyboardInterrupt comes."""
+    stop = KeyboardInterrupt()  # keeps the frames that it ends, as a notebook's last traceback does
+    model = answer(nn.Sequential(nn.Identity(), nn.Identity()), [1, 1], 2)
+    model.layer = Mock(side_effect=stop)
+    with Aside(lambda: model(torch.ones(2, 1))) as aside:
+        left = len(aside.left(0.2)) if aside.over(patience) else 0
+    if not left:
+        return ""
+    return f"interrupted in forward's own thread: {left} threads are left when forward has ended."

@@ -125,6 +125,7 @@ def fault_of_numbers(answer: Callable[[int, int], Any]) -> str:
         or _fault_of_a_draw_beside(step[0, 0])
         or _fault_of_the_next_step(answer, following, masks)
         or _fault_of_repeating(answer, masks)
+        or _fault_of_another_process(answer, masks)
         or _fault_of_the_same_numbers(answer)
         or _fault_of_many_pairs(answer)
         or _fault_of_a_long_run(answer)
@@ -256,6 +257,26 @@ def _fault_of_repeating(answer: Callable[[int, int], Any], masks: dict[_Pair, Te
             whose = f"after the same torch.manual_seed({SEED}) {_told(pair)}"
             return f"{whose} draws another mask: nobody can repeat a run."
     return ""
+
+
+def _fault_of_another_process(answer: Callable[[int, int], Any], masks: dict[_Pair, Tensor]) -> str:
+    """Repeat the step where `hash` is as in another process: Python salts that of a text anew in each."""
+    names = getattr(getattr(answer, "wrap", None), "__globals__", {})
+    own = names.get("hash")
+    names["hash"] = _salted
+    try:
+        fault = _fault_of_repeating(answer, masks)
+    finally:
+        names.pop("hash")
+        if own is not None:
+            names["hash"] = own
+    return f"in another process, where `hash` of a text is another number, {fault}" if fault else ""
+
+
+def _salted(value: object) -> int:
+    parts = value if isinstance(value, tuple) else (value,)
+    is_text = any(isinstance(part, str | bytes) for part in parts)
+    return hash((value, "salt")) if is_text else hash(value)
 
 
 def _fault_of_the_same_numbers(answer: Callable[[int, int], Any]) -> str:

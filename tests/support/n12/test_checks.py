@@ -175,6 +175,15 @@ def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, old, new, says
     assert says in verdict.message
 
 
+def test_workers_that_outlive_an_interrupt_are_told():
+    spawn = 'spawn_workers([torch.device("cpu")] * n)'
+    by_hand = f"workers = {spawn}\n        queues = workers.__enter__()\n        try:"
+    end = "workers.__exit__(None, None, None)"
+    ended = f"except Exception:\n            {end}\n            raise\n        {end}\n        return gather"
+    answer = edited(MiniGPipe, (f"with {spawn} as queues:", by_hand), ("return gather", ended))
+    assert "interrupted in forward's own thread: 2 threads are left" in n12.check_mini(answer).message
+
+
 def test_a_recompute_that_calls_what_another_pair_was_given_is_told():
     edits = [
         ("for clock in clock_cycles(m, n):", "given = {}\n            for clock in clock_cycles(m, n):"),

@@ -224,6 +224,13 @@ def test_a_base_in_bits_that_no_generator_reads_is_told_what_is_true_of_it():
     assert "Nothing that changes from step to step reaches the generator" in message
 
 
+@pytest.mark.parametrize("hashed", ['f"{self.seeds}, {i}, {j}"', '("Numbers", self.seeds, i, j)'])
+def test_a_hash_of_a_text_which_is_another_one_in_every_process_is_told(hashed):
+    message = n12.check_numbers(from_a_base("2**62", f"hash({hashed}) % 2**63")).message
+    assert "in another process" in message
+    assert "Seeds from elsewhere" not in message
+
+
 class AdvancedByHand:
     """Let every pair go on from the state of the process's generator, each from another place of its sequence."""
 

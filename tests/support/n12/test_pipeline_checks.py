@@ -155,6 +155,7 @@ def test_a_task_that_computes_in_its_own_threads_stream_is_told():
     names = {"current_stream": current_stream, "torch": torch}
     message = n12.check_pipeline(edited((make_task, run_pipeline), edit, names=names)[1]).message
     assert "called in streams of its own: `mm` in the compute stream of cuda:0 is launched in the stream" in message
+    assert "not in the one that is current in forward's own thread." in message  # true of notebook 09's Task as well
 
 
 def test_streams_of_the_answers_own_are_not_called_copy_streams():

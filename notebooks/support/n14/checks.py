@@ -159,7 +159,7 @@ COSTS: list[tuple[float, ...]] = [
     (4, 1, 2, 0),
     (4, 1, 2, 5),
     (4, 1, 2, 0.25),
-    (4, 1, 2, 0.125),  # a small part of a round is a round, too
+    (2, 1, 2, 0.001),  # a small part of a round is a round, too
     (3, 1, 1, 1.25),
     (5, 0.5, 0.25, 1.1),  # fractions of a tick
     (4, 1, 2, 1.5),  # two messages fill one round exactly, below three times two

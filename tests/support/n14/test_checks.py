@@ -54,9 +54,9 @@ def test_other_right_answers_pass(name, answer):
 # ---- wrong answers that no detector knows get their first counterexample in the exercise's own terms
 
 
-def _to_the_nearest(j, n, forward, backward, message):
-    """Wrong where less than a tenth of a round is over."""
-    return 1 + (n - 1 - j) * (1 + round(2 * message / (forward + backward) + 0.4))
+def _rounded_up_by_hand(j, n, forward, backward, message):
+    """Wrong where less than a thousandth of a round is over."""
+    return 1 + (n - 1 - j) * (1 + int(2 * message / (forward + backward) + 0.999))
 
 
 def _swapped(m, n):
@@ -96,7 +96,7 @@ def _swapped(m, n):
         ("check_forwards_ahead", answers.eager_beyond_four_ranks, "with so few it waits"),
         ("check_forwards_ahead", answers.six_rounds_at_most, "with so few it waits"),
         ("check_forwards_ahead", answers.one_for_a_message_below_a_forward, "with so few it waits"),
-        ("check_forwards_ahead", _to_the_nearest, "message = 0.125, expected 3, got 2"),
+        ("check_forwards_ahead", _rounded_up_by_hand, "message = 0.001, expected 3, got 2"),
         ("check_interleaved", answers.in_turn_up_to_four_ranks, "n = 5"),
         ("check_split", split_answers.ZerosForWeight, "after I `weight.grad` has changed"),
         ("check_split", split_answers.AppendsInForward, "after F there is something in `later` already"),

@@ -46,8 +46,9 @@ class _Segment(nn.Module):
             raise Finding("the second forward ran with gradients off.")
         if self.required[-1] != self.required[0]:
             raise Finding("in the second forward not the same inputs require a gradient as in the first.")
-        # it draws before anything is saved; or it saves its output, no input, and backward asks for that last
-        x = F.dropout(x, 0.5) if self.drops else x.sigmoid()
+        # It draws before anything is saved; or it saves its output, no input, and backward asks for that last,
+        # and a factor, a leaf like dropout's mask.
+        x = F.dropout(x, 0.5) if self.drops else x.sigmoid() * torch.ones_like(x)
         hidden = torch.tanh(x @ self.first)
         if self.drops:
             hidden = F.dropout(hidden + 2, 0.5)  # never 0 before
@@ -310,10 +311,10 @@ def _fault_of_two_states(answer: Callable[..., Any]) -> str:
 
 
 def fault_of_one_function(call: Callable[..., Any]) -> str:
-    """Checkpoint one function twice, as two micro-batches do: each must draw again what it drew itself."""
-    drop = nn.Dropout(0.5)
-    inputs = [torch.ones(64, requires_grad=True) for _ in range(2)]
-    outputs = [call(drop, x) for x in inputs]
+    """Checkpoint one function twice, as two micro-batches do: each must draw again what it drew itself, or nothing."""
+    inputs = [torch.ones(64, requires_grad=True) for _ in range(4)]
+    drops = nn.Dropout(0.5), nn.Dropout(0.5).eval()
+    outputs = [call(drop, x) for drop, x in zip(drops * 2, inputs, strict=True)]
     torch.cat(outputs).sum().backward()
     where = "one function in two checkpoints, as for two micro-batches"
     for x, y in zip(inputs, outputs, strict=True):

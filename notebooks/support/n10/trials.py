@@ -245,13 +245,21 @@ def _is_off(got: Tensor | None, want: Tensor | None) -> bool:
     return float((got - want).norm()) > OFF * float(want.norm())
 
 
+_MAKES: dict[str, Callable[[Tensor], Tensor]] = {
+    "a layer's output": lambda part: part,
+    "a layer's output in bfloat16": lambda part: part.bfloat16(),
+    "data": lambda part: part.detach() + 1,
+    "a mask": lambda part: part.detach() > 0,
+}
+
+
 def _fault_of_inputs(answer: Any) -> str:
     """Try inputs in any number and order: parts of one layer's output, data, masks."""
     for seed in range(8):
         chance = random.Random(seed)
         kinds = [
             "a layer's output",
-            *chance.choices(("a layer's output", "data", "a mask"), k=chance.randint(1, 3)),
+            *chance.choices((*_MAKES,), k=chance.randint(1, 3)),
         ]
         chance.shuffle(kinds)
         wanted, _ = _gradients_of_inputs(lambda function, *inputs: function(*inputs), kinds, seed)
@@ -260,7 +268,7 @@ def _fault_of_inputs(answer: Any) -> str:
         if any(map(_is_off, got, wanted)):
             return f"inputs: {', '.join(kinds)}; the layer before has another gradient than without a checkpoint."
         for position, (kind, requires) in enumerate(zip(kinds, required, strict=True), 1):
-            if requires != (kind == "a layer's output"):
+            if requires != kind.startswith("a layer's output"):
                 what = "requires a gradient" if requires else "requires no gradient"
                 which = f"in the second forward input {position} {what}"
                 return f"inputs: {', '.join(kinds)}; {which}, unlike the caller's."
@@ -423,12 +431,7 @@ def _gradients_of_inputs(
     layer.weight.data.normal_(generator=generator)
     layer.bias.data.normal_(generator=generator)
     parts = layer(torch.randn(5, 4, generator=generator)).chunk(len(kinds), -1)
-    makes: dict[str, Callable[[Tensor], Tensor]] = {
-        "a layer's output": lambda part: part,
-        "data": lambda part: part.detach() + 1,
-        "a mask": lambda part: part.detach() > 0,
-    }
-    inputs = [makes[kind](part) for kind, part in zip(kinds, parts, strict=True)]
+    inputs = [_MAKES[kind](part) for kind, part in zip(kinds, parts, strict=True)]
     required = list[bool]()
     types = [x.dtype for x in inputs]
 

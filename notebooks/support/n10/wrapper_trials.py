@@ -135,6 +135,9 @@ def _fault_of_writes(answer: Any) -> str:
             return f"the function changed {which} in place, and the call of my_checkpoint raised no RuntimeError.{told}"
         if not passes(None, kinds, versions):
             return f"inputs: {', '.join(kinds)}; nobody writes into them, and my_checkpoint raised RuntimeError.{told}"
+    with torch.no_grad():
+        if passes(0, ("data",), (0,)):
+            return "with gradients off the function changed its input in place, and the call raised no RuntimeError."
     return ""
 
 

@@ -46,7 +46,9 @@ HEARS_NO_ERROR = apply(
         "                return (None,) * (1 + len(inputs))",
     )
 )
-MASK_AS_NUMBERS = apply(("x.detach().requires", "x.detach().float().requires"))
+MASK_AS_NUMBERS = apply(
+    ("x.detach().requires", "(x.detach().float() if x.dtype == torch.bool else x.detach()).requires"),
+)
 ONE_LEAF_A_TENSOR = apply(
     (
         "[x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]",
@@ -92,6 +94,12 @@ GRAPH_IN_FORWARD = apply(
         "        with torch.enable_grad():\n            y = function(*inputs)\n        return y.detach()",
     )
 )
+LEAVES_IN_32_BITS_ALONE = apply(
+    ("requires_grad_(x.requires_grad)", "requires_grad_(x.requires_grad and x.dtype == torch.float32)"),
+)
+TRAINS_THE_SECOND_TIME = apply(
+    ("            output = ctx", "            getattr(ctx.function, 'train', lambda: 0)()\n            output = ctx"),
+)
 
 
 def apply_with_states(states):
@@ -121,6 +129,8 @@ LEAVES_THAT_ADD_UP = apply(
         (NO_GRADIENT_FOR_ZEROS, "the gradient is zero: it has another gradient than without a checkpoint"),
         (GRAPH_IN_FORWARD, "in forward the function ran with gradients on"),
         (apply_with_states({}), "one function in two checkpoints"),
+        (TRAINS_THE_SECOND_TIME, "a second forward drew another dropout mask"),
+        (LEAVES_IN_32_BITS_ALONE, "a layer's output in bfloat16"),
         (TYPE_OF_THE_CLASS, "the first forward computed in"),
         (AUTOCAST_BY_HAND, "until a `with torch.autocast(…)` ends"),  # it has none
         (KEEPS_INPUTS_AS_WELL, "after backward an input is still held"),
@@ -236,6 +246,18 @@ DRAWS_AGAIN_IN_MODULES_ALONE = hooks(
 )
 
 
+def keeps_those(that):
+    keep = "lambda tensor: tensor if " + that + " else "
+    return hooks(
+        ("lambda tensor: next(numbers)", f"{keep}next(numbers)"),
+        ("lambda tensor: found.append(tensor.detach())", f"{keep}found.append(tensor.detach())"),
+        (
+            "        if number not in again",
+            "        if torch.is_tensor(number):\n            return number\n        if number not in again",
+        ),
+    )
+
+
 class Enough(Exception):
     pass
 
@@ -280,6 +302,8 @@ STATES_BY_FUNCTION = edited(
     "answer, says",
     [
         (STATES_BY_FUNCTION, "one function in two checkpoints"),
+        (keeps_those("tensor.is_leaf"), "after forward 64 KiB are alive beside inputs and output"),
+        (keeps_those("not tensor.requires_grad"), "after forward 64 KiB are alive beside inputs and output"),
         (LETS_GO_AT_THE_END, "at the peak"),
         (CHANGES_THE_DATA, "the caller's data now requires a gradient"),
         (REQUIRES_MORE_THE_SECOND_TIME, "in the second forward not the same inputs require a gradient as in the first"),
@@ -349,3 +373,13 @@ def test_a_flag_that_is_false_behind_a_second_run_and_was_true_is_refused(answer
     verdict = n10.check_my_checkpoint(answer)
     assert verdict.status == "wrong"
     assert "before a second run and after it: is_recomputing() says True, False" in verdict.message
+
+
+def test_a_write_with_gradients_off_is_a_write():
+    plain = edited(
+        n10.my_checkpoint,
+        ("    phony =", "    if not torch.is_grad_enabled():\n        return function(*inputs)\n    phony ="),
+    )
+    verdict = n10.check_my_checkpoint(plain)
+    assert verdict.status == "wrong"
+    assert "with gradients off" in verdict.message

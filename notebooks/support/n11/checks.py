@@ -146,7 +146,7 @@ COPIES = {
         WITH,
         "with source:\n        y",
     ),
-    "It is launched in the source's current stream; here only the target's is another one.": (
+    "It is launched in the source's current stream.": (
         WITH,
         "with target:\n        y",
     ),
@@ -162,7 +162,7 @@ COPIES = {
         "    y.record_stream(user)\n",
         "    y.record_stream(source)\n",
     ),
-    "No stream is recorded, and both tensors are used in one that they weren't allocated in.": (
+    "Both tensors are used in a stream that they weren't allocated in.": (
         "    x.record_stream(source)\n    y.record_stream(user)\n",
         "",
     ),
@@ -205,7 +205,7 @@ COPIES = {
         "        prev_stream.wait_stream(next_stream)\n",
         "        next_stream.wait_stream(prev_stream)\n",
     ),
-    "MyWait.forward only hands on: next_stream must wait for what prev_stream has launched.": (
+    "next_stream must wait for what prev_stream has launched.": (
         "        next_stream.wait_stream(prev_stream)\n",
         "",
     ),
@@ -404,7 +404,7 @@ FENCES = {
         "in clock:",
         "in clock[::-1]:",
     ),
-    "The copy stands before the tie, so (i - 1, j) does not wait for the copy's way back: tie first, then copy.": (
+    "The copy stands before the Join, so (i - 1, j) does not wait for the copy's way back: join first, then copy.": (
         f"{FIRST}\n{THEN}",
         f"{THEN}\n{FIRST}",
     ),

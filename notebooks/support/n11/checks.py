@@ -268,7 +268,7 @@ check_copy_wait = Exercise(
 # ---- exercise 4: a checkpoint of two nodes, tied together
 
 HALVES = {
-    "Where x requires grad the new leaf must, too, or the gradient ends there.": (
+    "Where x requires grad, what the function gets must, too, or the gradient ends there.": (
         ".requires_grad_(x.requires_grad)",
         "",
     ),
@@ -382,7 +382,7 @@ FENCES = {
     "Micro-batch 0 has nobody before it; batches[-1] is the last: tie only with i > 0.": ("i > 0", "True"),
     "With j > 0 batches[i] must become what `copy` gives; here it stays as it was.": ("j > 0", "False"),
     "Partition 0 has nobody to copy from: copy only with j > 0.": ("j > 0", "True"),
-    "copy takes the partition that the batch goes to: j, not j - 1.": ("], j)", "], j - 1)"),
+    "copy takes the partition that the batch goes to: j.": ("], j)", "], j - 1)"),
     "What is copied is micro-batch i, not the one before it.": ("copy(batches[i]", "copy(batches[i - 1]"),
     "A pair may need both, the tie and the copy; here what is tied is not copied.": (
         "        if j > 0:",

@@ -440,3 +440,8 @@ def test_an_inside_that_is_not_in_its_place_in_shared_is_refused():
 def test_a_backward_for_x_alone_is_not_said_to_be_autograd_grad():
     alone = edited(HALVES, (NESTED, NESTED.replace("gradient)", "gradient, inputs=[x])")))
     refused(n11.check_halves(*alone), "without their gradients", "autograd.grad")
+
+
+def test_a_leaf_that_asks_is_not_said_to_ask_for_nothing():
+    detached = edited(HALVES, (LEAVE, LEAVE.replace("function(x)", "function(x.detach())")))
+    refused(n11.check_halves(*detached), "or the gradient ends there", "the new leaf must")

@@ -146,7 +146,7 @@ COPIES = {
         WITH,
         "with source:\n        y",
     ),
-    "It is launched in the source's current stream; here only the target's is another one.": (
+    "It is launched in the source's current stream.": (
         WITH,
         "with target:\n        y",
     ),
@@ -162,7 +162,7 @@ COPIES = {
         "    y.record_stream(user)\n",
         "    y.record_stream(source)\n",
     ),
-    "No stream is recorded, and both tensors are used in one that they weren't allocated in.": (
+    "Both tensors are used in a stream that they weren't allocated in.": (
         "    x.record_stream(source)\n    y.record_stream(user)\n",
         "",
     ),
@@ -205,7 +205,7 @@ COPIES = {
         "        prev_stream.wait_stream(next_stream)\n",
         "        next_stream.wait_stream(prev_stream)\n",
     ),
-    "MyWait.forward only hands on: next_stream must wait for what prev_stream has launched.": (
+    "next_stream must wait for what prev_stream has launched.": (
         "        next_stream.wait_stream(prev_stream)\n",
         "",
     ),
@@ -268,7 +268,7 @@ check_copy_wait = Exercise(
 # ---- exercise 4: a checkpoint of two nodes, tied together
 
 HALVES = {
-    "Where x requires grad the new leaf must, too, or the gradient ends there.": (
+    "Where x requires grad, what the function gets must, too, or the gradient ends there.": (
         ".requires_grad_(x.requires_grad)",
         "",
     ),
@@ -382,7 +382,7 @@ FENCES = {
     "Micro-batch 0 has nobody before it; batches[-1] is the last: tie only with i > 0.": ("i > 0", "True"),
     "With j > 0 batches[i] must become what `copy` gives; here it stays as it was.": ("j > 0", "False"),
     "Partition 0 has nobody to copy from: copy only with j > 0.": ("j > 0", "True"),
-    "copy takes the partition that the batch goes to: j, not j - 1.": ("], j)", "], j - 1)"),
+    "copy takes the partition that the batch goes to: j.": ("], j)", "], j - 1)"),
     "What is copied is micro-batch i, not the one before it.": ("copy(batches[i]", "copy(batches[i - 1]"),
     "A pair may need both, the tie and the copy; here what is tied is not copied.": (
         "        if j > 0:",
@@ -404,7 +404,7 @@ FENCES = {
         "in clock:",
         "in clock[::-1]:",
     ),
-    "The copy stands before the tie, so (i - 1, j) does not wait for the copy's way back: tie first, then copy.": (
+    "The copy stands before the Join, so (i - 1, j) does not wait for the copy's way back: join first, then copy.": (
         f"{FIRST}\n{THEN}",
         f"{THEN}\n{FIRST}",
     ),

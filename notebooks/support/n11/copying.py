@@ -139,6 +139,8 @@ def _fault_of_copy_back(copy: Any, trip: _Trip) -> str:
     changed = _told_change(_columns(1).detach(), back)
     if changed:
         return f"MyCopy must not change the gradient: {changed}."
+    if back.device != x.device:
+        return f"What MyCopy.backward gave back is on {back.device}; prev_stream belongs to {x.device}."
     return _fault_of_other_kernels(new, "MyCopy.backward") or _fault_of_waits_in_copy(new, "MyCopy.backward")
 
 
@@ -367,9 +369,7 @@ def _fault_of_waits_back(new: Sequence[Operation]) -> str:
     needless = "compute of cuda:1" in waiting
     if not missing and not needless:
         return ""
-    said = (
-        "In backward 'compute of cuda:1' waits, which needs nothing of anybody, and stands still meanwhile."
-    )
+    said = "In backward 'compute of cuda:1' waits, which needs nothing of anybody."
     if missing:
         said = f"In backward {missing[0]!r} doesn't wait for what it uses, and that is perhaps not there yet."
     return Fault(said, f"{said} {_waits(new)}")

@@ -48,7 +48,7 @@ def _inputs() -> Iterator[tuple[str, Tensor]]:
     """Yield tensors of several shapes and types, each with its name."""
     yield "", _strided(1 / 3) * 2
     yield " for a single number", torch.tensor(0.5, requires_grad=True) * 2
-    yield " for one row of half floats", torch.ones(1, 3, dtype=torch.bfloat16, requires_grad=True) * 2
+    yield " for one row of half floats", torch.ones(1, 3, 1, dtype=torch.bfloat16, requires_grad=True) * 2
 
 
 def _told_change(name: str, x: Tensor, y: Tensor) -> str:

@@ -57,8 +57,8 @@ def graphs() -> Iterator[tuple[str, Tensor]]:
     yield "y = w * 2, z = y * y, sin(z) + z * v", torch.sin(z) + z * v
     yield "sin(w) + w * w", torch.sin(w) + w * w
     a = torch.tanh(w * 2) * 3
-    b = elsewhere(lambda: torch.sin(v * 2) * 3)
-    yield "two chains, one of them made in another thread", a + b
+    b = elsewhere(torch.mul, elsewhere(lambda: torch.sin(v * 2)), 3)  # both products have the number 0
+    yield "two chains, one of them made in other threads", a + b
     y = w * 2
     yield "y = w * 2, exp(y) + sin(y), whose sin another thread made", torch.exp(y) + elsewhere(torch.sin, y)
     y, z = (w * 2).unbind()

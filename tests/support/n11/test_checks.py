@@ -85,14 +85,19 @@ def test_another_engine_is_right(other):
 
 HIGHEST = "max(ready, key=lambda node: node._sequence_nr())"
 BY_PAIRS = (HIGHEST, "max((x._sequence_nr(), x) for x in ready)[1]")
+SEEN_BY_NUMBER = ("[x] * (users[x] == 1)", "[x] * (x._sequence_nr() not in [y._sequence_nr() for y in found])")
 BY_NUMBER = ("max(ready", "max((ready := [*{x._sequence_nr(): x for x in ready}.values()])")
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [(BY_PAIRS, "TypeError: '>' not supported"), (BY_NUMBER, "yours says Add Exp Mul AccumulateGrad.")],
+    [
+        (BY_PAIRS, "TypeError: '>' not supported"),
+        (BY_NUMBER, "yours says Add Exp Mul AccumulateGrad."),
+        (SEEN_BY_NUMBER, "made in other threads autograd ran"),
+    ],
 )
-def test_two_leaves_have_the_same_number(change, says):
+def test_a_number_is_no_name_of_a_node(change, says):
     verdict = n11.check_engine(edited(engine_order, change))
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message
@@ -327,6 +332,11 @@ BACK = "return None, None, moved(gradient, next_stream, prev_stream)"
         (BACK, "return moved(gradient, next_stream, prev_stream)", "one gradient for each argument of forward"),
         (BACK, "return None, None, 2 * moved(gradient, next_stream, prev_stream)", "of x is 8196, not 4098"),
         (BACK, "return None, None, gradient", "nothing is copied"),
+        (
+            BACK,
+            BACK.replace("return None, None,", "_ =") + "\n        return None, None, gradient",
+            "back is on cuda:1",
+        ),
         (BACK, "return None, None, None", "No gradient came back"),
         ("return moved(x, prev_stream, next_stream)", "return moved(x, prev_stream, next_stream).requires_grad_()", ""),
         ("return moved(x, prev_stream", "return moved(x + 0, prev_stream", "add"),

@@ -102,7 +102,7 @@ def test_a_stream_that_waits_for_itself_is_not_said_to_stand_still():
 @pytest.mark.parametrize("awaited", ["prev_stream", "next_stream"])
 def test_a_stream_that_waits_for_itself_waits_for_nobody(awaited):
     answer = edited(MyWait, ("next_stream.wait_stream(prev_stream)", f"{awaited}.wait_stream({awaited})"))
-    refused(n11.check_copy_wait(MyCopy, answer), "In MyWait.forward nobody waits", "waits for")
+    refused(n11.check_copy_wait(MyCopy, answer), "In MyWait.forward nobody waits", "waits for", "only hands on")
 
 
 @pytest.mark.parametrize(
@@ -142,6 +142,16 @@ def test_torch_may_be_asked_for_the_current_stream():
     assert verdict, verdict.message
 
 
+TAKEN = "    with source, target:\n        y = x.to(target.device)\n"
+TAKEN_BEFORE = "    with source, target:\n        y = torch.empty_like(x, device=target.device)\n    y.copy_(x)\n"
+RECORDS = "    x.record_stream(source)\n    y.record_stream(user)\n"
+RECORDED_IN_WAIT = [
+    (f"        {waits}\n", f"        {waits}\n        {x}.record_stream({waited_for})\n")
+    for waits, x, waited_for in (
+        ("next_stream.wait_stream(prev_stream)", "x", "prev_stream"),
+        ("prev_stream.wait_stream(next_stream)", "gradient", "next_stream"),
+    )
+]
 ALLOCATED = "    y = torch.empty_like(x, device=target.device)\n    y.copy_(x)\n"
 
 
@@ -150,7 +160,9 @@ ALLOCATED = "    y = torch.empty_like(x, device=target.device)\n    y.copy_(x)\n
     [
         ([("return x.detach()", "return x * 1")], "launches nothing", "clone"),
         ([("return x.detach()", "str(x)\n        return x.detach()")], "the host stands still", "synchronize"),
-        ([("    with source, target:\n        y = x.to(target.device)\n", ALLOCATED)], "into 'compute'", "`.to`"),
+        ([(TAKEN, ALLOCATED)], "into 'compute'", "`.to`"),
+        ([(TAKEN, TAKEN_BEFORE)], "into 'compute'", "here only the target's"),
+        ([(RECORDS, ""), *RECORDED_IN_WAIT], "may still read it", "No stream is recorded"),
         (
             [
                 (

@@ -75,7 +75,11 @@ def test_where_devices_run_a_right_answer_stays_right_and_a_forgotten_wait_is_se
     told = json.loads(python(JUDGED).splitlines()[-1])
     assert all(sentence in message for sentence, message in told.items())
     with_number = [sentence for sentence, message in told.items() if "the weights' gradients added up to" in message]
-    forgotten = ("here nobody does", "it is prev_stream that has to wait", "MyWait.forward only hands on")
+    forgotten = (
+        "here nobody does",
+        "it is prev_stream that has to wait",
+        "next_stream must wait for what prev_stream has launched",
+    )
     for words in forgotten:
         assert any(words in sentence for sentence in with_number), words
     assert not any("`.to` works in the streams" in sentence for sentence in with_number), "right, only slow"

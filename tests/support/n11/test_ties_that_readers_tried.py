@@ -105,6 +105,22 @@ def test_a_tie_to_the_one_before_the_one_before_does_not_cross():
     refused(n11.check_fence(*further), "backward should run", "Ties of one clock cross")
 
 
+def test_a_copy_to_another_partition_is_not_said_to_go_to_the_one_before():
+    elsewhere = edited((depend, fence), ("copy(batches[i], j)", "copy(batches[i], len(clock) - 1)"))
+    refused(n11.check_fence(*elsewhere), "copy takes the partition that the batch goes to", "j - 1")
+
+
+def test_a_copy_between_fork_and_join_is_not_said_to_stand_before_both():
+    forked = "batches[i - 1], phony = Fork.apply(batches[i - 1])"
+    joined = "batches[i] = Join.apply(batches[i], phony)"
+    between = edited(
+        (depend, fence),
+        ("            depend(batches, i)\n", f"            {forked}\n"),
+        ("copy(batches[i], j)", f"copy(batches[i], j)\n        if i > 0:\n            {joined}"),
+    )
+    refused(n11.check_fence(*between), "the copy's way back", "before the tie")
+
+
 TIED_FIRST = """    for i, j in {clock}:
         if i > 0:
             depend(batches, i)

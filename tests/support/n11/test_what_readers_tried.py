@@ -65,7 +65,7 @@ def test_numbers_do_not_say_who_is_ready():
                 order += [x] * (users[x] == 0 and "Accumulate" in x.name())
         return order
 
-    refused(n11.check_engine(by_number), "autograd ran Add Exp Sin Mul", "graphs, node by node")
+    refused(n11.check_engine(by_number), "yours says Add Mul Tanh Mul AccumulateGrad Sin", "graphs, node by node")
 
 
 def test_a_walk_into_the_depth_is_not_told_of_what_is_ready():
@@ -125,6 +125,7 @@ def test_a_node_that_stays_among_the_ready_ones_ends():
         ("return x.detach(), torch", "return x.detach().squeeze(), torch", "MyFork must not change x"),
         ("return x.detach(), torch", "return x.to(torch.float64), torch", "it was of torch.float"),
         ("return x.detach()\n", "return x.detach().squeeze()\n", "MyJoin must not change x"),
+        ("return x.detach(), torch", "return x.t().t(), torch", "in MyFork.forward for one row of half floats"),
         ("return x.detach()\n", "return x.to(torch.float64)\n", "it was of torch.float"),
         (
             "return x.detach(), torch",
@@ -439,3 +440,8 @@ def test_an_inside_that_is_not_in_its_place_in_shared_is_refused():
 def test_a_backward_for_x_alone_is_not_said_to_be_autograd_grad():
     alone = edited(HALVES, (NESTED, NESTED.replace("gradient)", "gradient, inputs=[x])")))
     refused(n11.check_halves(*alone), "without their gradients", "autograd.grad")
+
+
+def test_a_leaf_that_asks_is_not_said_to_ask_for_nothing():
+    detached = edited(HALVES, (LEAVE, LEAVE.replace("function(x)", "function(x.detach())")))
+    refused(n11.check_halves(*detached), "or the gradient ends there", "the new leaf must")

@@ -214,7 +214,8 @@ def draw_round_trip(
     """Draw the way of one micro-batch alone, there and back, and how much of it rank j is without it."""
     n = partitions
     j = min(rank, n - 1)
-    run = run_of([[("F", 0), ("B", 0)]] * n, simulate, backward=backward, message=message)
+    orders = [[("F", 0), ("B", 0)] for _ in range(n)]
+    run = run_of(orders, simulate, backward=backward, message=message)
     figure, axes = new_figure(9, 1.85 + 0.42 * n)
     draw_rows(axes, run, run.trace.end)
     spans = {span.label: span for span in run.trace}

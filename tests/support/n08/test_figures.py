@@ -102,6 +102,12 @@ def test_the_round_trip_is_computed_from_the_simulate_given_and_a_rank_beyond_th
     assert alt_text(timelines.draw_round_trip(dearer, 4, 0, 2, 0)).startswith("Rank 0: 18 ticks")
 
 
+def test_the_ranks_of_the_round_trip_share_no_list_for_a_deep_copy_would_share_it_too():
+    rows = []
+    timelines.draw_round_trip(lambda orders, *known: rows.extend(orders) or simulate(orders, *known), 4, 0, 2, 0)
+    assert len({id(row) for row in rows}) == 4
+
+
 @pytest.mark.parametrize("message", [0.1, 1, 1.5, 2, 3])
 def test_one_further_for_each_rank_behind_is_enough_up_to_half_a_round_for_a_message_and_two_up_to_a_round(message):
     costs = {"F": [1] * 4, "B": [2] * 4}

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
@@ -121,13 +122,21 @@ class User:
             place.enter_context(self.gpu.use_stream(self.stream))
 
     def _batches(self, batches: int) -> Iterator[Any]:
+        given = list[ReferenceType[Any]]()
         for i in range(batches):
+            held = sum(batch() is not None for batch in given)
+            if held > 2 * BLOCKS:
+                told = f"{held} batches of the loader are still held when batch {i} is asked for"
+                self.issued.greed = f"{told}: let go of each."
             ahead = len(self.issued.seen)
             if i > ahead + 2:
                 self.issued.greed = (
                     f"batch {i} is asked for before batch {ahead} is handed over: take one at a time."
                 )
-            yield self.gpu.host(torch.full(self.shape, float(i)), f"batch {i}")
+            pinned = self.gpu.host(torch.full(self.shape, float(i)), f"batch {i}")
+            given.append(ref(pinned))
+            yield pinned
+            del pinned
 
     def _step(self, batch: Any) -> bool:
         seen = self.issued.seen

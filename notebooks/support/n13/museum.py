@@ -277,15 +277,15 @@ def offloaded_weights(gpu):
 
 
 def stashed_memory(gpu):
-    """torchrec#4231: an activation is saved to the host on a side stream, and its memory released at once."""
+    """torchrec#4231: embedding weights are saved to the host on a side stream, and their memory released at once."""
     side = gpu.new_stream("device to host")
-    activation = gpu.empty_like(torch.ones(4)).fill_(1.0)
+    weights = gpu.empty_like(torch.ones(4)).fill_(1.0)
     saved = gpu.pinned((4,), torch.float32)
     side.wait_stream(gpu.current_stream())
     with gpu.use_stream(side):
-        saved.copy_(activation, non_blocking=True)
-    del activation
-    gpu.empty_like(torch.ones(4)).fill_(2.0)  # gets the activation's block
+        saved.copy_(weights, non_blocking=True)
+    del weights
+    gpu.empty_like(torch.ones(4)).fill_(2.0)  # gets the block of the weights
 
 
 def sent_tensor(gpu):

@@ -210,3 +210,18 @@ def test_where_the_step_before_the_last_races_too_nothing_is_said_of_the_last_yi
     message = n13.check_prefetch(held).message
     assert "if its user leaves the loop behind batch 1" in message
     assert message.endswith("nothing lets its next owner wait for F0."), message
+
+
+COPIES = "                return x.to(gpu.device, non_blocking=True), side.record_event()\n"
+
+
+@pytest.mark.parametrize("most, status", [(99, "wrong"), (4, "right")])
+def test_pinned_batches_are_collected_by_who_never_lets_go_of_them(most, status):
+    keeps = edited(
+        other,
+        ("    used = []\n", "    used = []\n    kept = []\n"),
+        (COPIES, f"                kept.append(x)\n                del kept[:-{most}]\n{COPIES}"),
+    )
+    verdict = n13.check_prefetch(keeps)
+    assert verdict.status == status, verdict.message
+    assert (status == "wrong") == ("batches of the loader are still held" in verdict.message), verdict.message

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.casebook import ROUNDED, case, unfinished, with_evidence
 from support.n16.rank import Stand
 from support.n16.warm import on_ranks
 
@@ -158,7 +158,7 @@ def _fault_of_model(where: str, stands: list[Stand], data: dict[str, Tensor], ep
         for steps in (together, list(on_and_on))
         for shares in _means(len(stands))
     )
-    if apart < 1e-6:  # a share may be rounded to float32
+    if apart < ROUNDED:
         return ""
     return (
         f"{where} all ranks end with one model, and it is {apart:.2g} from that of one process which takes a mean "

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.casebook import ROUNDED, case, unfinished, with_evidence
 from support.n16.counted import with_rows_counted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
@@ -94,7 +94,7 @@ def _fault_of_state(where: str, stands: list[Stand], count: int, size: int, rate
             return f"{where} rank {rank} returned a state with no bias in it: {', '.join(got)}."
         for name, one in due.items():
             apart = (got[name] - one).abs().max().item()
-            if not apart < 1e-9:
+            if not apart < ROUNDED:
                 which = "the weights are" if name == "weight" else f"the {name} is"
                 return (
                     f"{where} {which} {apart:.2g} from {'those' if name == 'weight' else 'that'} of one process that "

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.casebook import ROUNDED, case, unfinished, with_evidence
 from support.n16.counted import with_outputs_counted, with_tasks_noted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
@@ -131,7 +131,7 @@ def _fault_of_tasks(where: str, stands: list[Stand], trial: Any) -> str:
         if not isinstance(got, dict) or not isinstance(got.get("gradient"), Tensor) or "done" not in got:
             return f"{where} rank {rank} returned {got!r}; leave what it returns as it was."
         apart = (got["gradient"] - due[rank]).abs().max().item()
-        if not apart < 1e-9:
+        if not apart < ROUNDED:
             return f"{where} the gradient of rank {rank} is {apart:.3g} from that of one process."
         if sorted(got["done"]) != sorted((kind, i) for kind in "FB" for i in range(many)):
             return f"{where} rank {rank} has done {got['done']}, not each task once."

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, scalar_of, unfinished, with_evidence
+from support.n16.casebook import ROUNDED, case, scalar_of, unfinished, with_evidence
 from support.n16.counted import with_looks_counted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
@@ -121,7 +121,7 @@ def _fault_of_loss(where: str, stand: Stand, due: float, lengths: Sequence[int],
         return f"{where} the job returned {got!r}; it should return the loss and the number of rows."
     if many > rows:
         return f"{where} it takes {many} rows, where {rows} are enough."
-    if not abs(float(loss) - due) < 1e-6:
+    if not abs(float(loss) - due) < ROUNDED * due:
         return f"{where} the loss is {loss:.8f}; each text read alone, it is {due:.8f}."
     if len(looks) > many:
         return f"{where} tokens look back in {len(looks)} pieces, where it says {plural(int(many), 'row')}."

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lib.text import plural
 from support.kit.mistakes import edited
-from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.casebook import ROUNDED, case, unfinished, with_evidence
 from support.n16.counted import with_tokens_counted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
@@ -122,8 +122,10 @@ def _fault_of_weights(where: str, stands: list[Stand], trial: Mapping[str, Any])
     for rank, (got, *_) in enumerate(stand.value for stand in stands):
         if not isinstance(got, Tensor) or got.shape != due.shape:
             return f"{where} rank {rank} returned {got!r}, not the weights."
+        if got.dtype != due.dtype:
+            return f"{where} rank {rank} ends with weights of {got.dtype}; they were of {due.dtype}."
         apart = (got - due).abs().max().item()
-        if not apart < 1e-9:
+        if not apart < ROUNDED:
             return (
                 f"{where} rank {rank} ends with weights that are up to {apart:.2g} from those of one process "
                 "that takes each batch at once."

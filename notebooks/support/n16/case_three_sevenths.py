@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lib.text import plural
 from support.kit.mistakes import edited
 from support.n16.case_less_to_keep import ticks_of
-from support.n16.casebook import case, unfinished, with_evidence
+from support.n16.casebook import ROUNDED, case, unfinished, with_evidence
 from support.n16.counted import with_tasks_noted
 from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
@@ -105,7 +105,7 @@ def _fault_of_gradients(where: str, stands: list[Stand], due: list[Tensor]) -> s
         if not isinstance(got, dict) or not {"gradient", "idle"} <= got.keys():
             return f"{where} rank {rank} returned {got!r}; leave what it returns as it was."
         apart = (got["gradient"] - due[rank]).abs().max().item()
-        if not apart < 1e-9:
+        if not apart < ROUNDED:
             return f"{where} the gradient of rank {rank} is {apart:.3g} from that of one process."
     return ""
 

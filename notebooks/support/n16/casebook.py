@@ -29,6 +29,9 @@ Forecast = Any
 
 TOLERANCE = 0.003
 
+#: How far a right result may be off: torch makes a float32 of a share of whole numbers.
+ROUNDED = 1e-6
+
 
 def case(
     number: int,

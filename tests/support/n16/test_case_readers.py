@@ -186,7 +186,7 @@ ANSWERS = {
         "rank 1 computes no token",
         "",
     ),
-    "5 in single precision": (5, 0, [("float64", "float32")], "from those of one process", "to 0.0000 from"),
+    "5 in single precision": (5, 0, [("float64", "float32")], "ends with weights of torch.float32", "from those"),
     "5 parts weighed by their texts": (
         5,
         1,

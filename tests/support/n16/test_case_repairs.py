@@ -15,6 +15,7 @@ from support.n16 import (
     case_three_sevenths,
 )
 from support.n16.counted import with_largest_noted
+from support.n16.rank import Stand
 from support.n16.series import ends_of_trials
 from tests.sizes import size
 from tests.support.n16.test_casebook import NAME, stored, tree
@@ -64,7 +65,7 @@ COUNTED_LATER = (
 )  # fmt: skip
 WEIGHED = (
     ('F.cross_entropy(weight[before], after, reduction="sum") / count',
-     "F.cross_entropy(weight[before], after) * len(after) / count"),
+     "F.cross_entropy(weight[before], after) * (len(after) / count)"),  # of a whole number and a tensor: a float32
 )  # fmt: skip
 MEAN_PRINTED = (
     ("            total += loss.item()\n",
@@ -120,7 +121,7 @@ NORMS = (
      "        norms = [torch.zeros(()) for _ in range(world)]\n        dist.all_gather(norms, own)\n"
      "        nn.utils.clip_grads_with_norm_(stage.parameters(), max_norm, torch.stack(norms).norm())\n"),
 )  # fmt: skip
-IN_ORDER = (("reversed(kept)", "kept"),)
+IN_ORDER = (("reversed(kept)", "kept"), ("* len(part) / len(rows)", "* (len(part) / torch.tensor(len(rows)))"))
 BLOCKS = (
     ("    mine = order[rank::world]\n", "    size = world * batch_size\n"),
     ("mine[start : start + batch_size] for start in range(0, len(mine), batch_size)",
@@ -141,6 +142,7 @@ ONE_BEFORE = "            while len(sent) > 1:\n                sent.pop(0).wait
 BOTH_GO_ON = (("dist.send(x.grad, rank - 1)", f"sent.append(dist.isend(x.grad, rank - 1))\n{ONE_BEFORE}"),)
 GRADIENTS_GO_ON = (
     (FORWARD, ""), ("sent.append(dist.isend(y.detach(), rank + 1))", "dist.send(y.detach(), rank + 1)"), *BOTH_GO_ON,
+    (" / micro_batches\n", " * torch.tensor(1 / micro_batches)\n"),
 )  # fmt: skip
 TENSORS = (
     ("sorted(range(len(lengths)), key=lambda text: lengths[text])", "torch.tensor(lengths).argsort()"),
@@ -186,6 +188,16 @@ def test_another_repair_is_right(repair):
     number, job = REPAIRS[repair]
     verdict = CHECKS[number](job, CHECKS[number].reference[1])
     assert verdict, verdict.message
+
+
+@pytest.mark.parametrize("trial", case_longer_rows.TRIALS)
+def test_a_loss_may_be_rounded_to_single_precision(trial):
+    seed, lengths, length = trial
+    due = case_longer_rows.loss_of_each_alone(**case_longer_rows.drawn_11(seed, lengths))
+    rounded = torch.tensor(due).nextafter(torch.tensor(torch.inf))
+    rows = case_longer_rows._rows(lengths, length)
+    stand = Stand("done", ((rounded, rows), []))
+    assert not case_longer_rows._fault_of_loss("here", stand, due, lengths, length)
 
 
 def test_each_rank_has_a_text_where_rounding_up_leaves_one_without(monkeypatch):

@@ -43,7 +43,10 @@ AS_NUMPY = (
     ),
 )
 LEFT_2 = (("    return (right / seen).item()", "    dist.destroy_process_group()\n    return (right / seen).item()"),)
-LEFT_3 = (("    return model", "    dist.destroy_process_group()\n    return model"),)
+LEFT_3 = (
+    ("    return model", "    dist.destroy_process_group()\n    return model"),
+    ("lr=learning_rate / world", "lr=float(torch.tensor(learning_rate) / world)"),
+)
 
 #: Case, whether the sick job is edited, and how.
 RIGHT = {
@@ -52,7 +55,7 @@ RIGHT = {
     "2 a number of numpy's": (2, 0, [("(right / seen).item()", "(right / seen).float().numpy()[()]")]),
     "2 row by row": (2, 0, ROW_BY_ROW),
     "2 leaves its group": (2, 0, LEFT_2),
-    "3 leaves its group": (3, 0, LEFT_3),
+    "3 leaves its group, and rounds its rate to a float32": (3, 0, LEFT_3),
     "4 rows in shared memory": (4, 0, SHARED),
     "4 rows as an array": (4, 0, AS_NUMPY),
 }

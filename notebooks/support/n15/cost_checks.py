@@ -79,7 +79,7 @@ def _memory_cases() -> list[dict[str, Any]]:
         (_TINY, 3, 1.25, False),
         (_TINY, 3, 1.25, True),
     )
-    levels = ((0, 1), (0, 8), (1, 8), (1, 64), (2, 8), (2, 3), (3, 8), (3, 64))
+    levels = ((0, 1), (0, 8), (1, 8), (1, 1), (2, 8), (2, 3), (3, 8), (3, 64))
     dice = random.Random(15)
     drawn = []
     for _ in range(20):

@@ -22,6 +22,12 @@ def test_a_single_stage_may_be_recomputed_too():
     assert "n = 1" in verdict.message
 
 
+def test_a_single_replica_may_have_a_level_too():
+    verdict = n15.check_memory(lambda replicas, **case: memory_of_rank(replicas=max(2, replicas), **case))
+    assert verdict.status == "wrong"
+    assert "replicas = 1," in verdict.message
+
+
 @pytest.mark.parametrize(
     "old, new, says",
     [

@@ -354,12 +354,17 @@ def fault_of_join(answer: Any) -> str:
 
 def _fault_of_lists(handed: list[Any], given: list[Any], *, right: bool) -> str:
     for name, now, before in zip(("sizes", "means", "variances"), handed, given, strict=True):
-        if len(now) != len(before) or any(
-            not torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(now, before, strict=True)
-        ):
+        if len(now) != len(before) or not all(map(_alike, now, before)):
             says = "right, but" if right else "And"
-            return f"{says} {name} is no longer what it was: who asks again is told something else."
+            return f"{says} {name} is no longer what it was: leave the lists as they are."
     return ""
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Say whether two numbers, or two tensors, are equal and of one type."""
+    found = torch.as_tensor(one)
+    due = torch.as_tensor(other)
+    return found.dtype == due.dtype and torch.equal(found, due)
 
 
 def _digits(got: Any) -> str:

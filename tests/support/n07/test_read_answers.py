@@ -358,6 +358,12 @@ def taken_off_the_lists(sizes, means, variances):
     return mean, squares / (count - 1)
 
 
+def made_double_in_the_lists(sizes, means, variances):
+    for values in (means, variances):
+        values[:] = [value.double() for value in values]
+    return join(sizes, means, variances)
+
+
 def into_the_first_mean(sizes, means, variances):
     """Write the mean of all into the first one, which the spread is then measured by."""
     mean = means[0]
@@ -398,6 +404,7 @@ SPREAD = "(within + between) / (total - 1)"
         (with_float32_shares, "float32's rounding: tensors of whole numbers become float32"),
         (edited(join, (BOTH, f"return mean, ({SPREAD}).clamp(min=1e-5)")), "channel 0 all -2: the variance is 1e-05, "),
         (taken_off_the_lists, "sizes is no longer what it was"),
+        (made_double_in_the_lists, "right, but means is no longer what it was: leave the lists as they are"),
         (edited(join, (SPREAD, "sum(n * v for n, _, v in parts) / total")), "weighted by n: the spread between"),
         (edited(join, ("n * (part - mean) ** 2", "(n - 1) * (part - mean) ** 2")), "not n - 1 of them"),
     ],

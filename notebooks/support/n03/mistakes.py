@@ -269,7 +269,7 @@ OF_CONTROLS = {
     "new_company parts some images of a group too seldom: they keep each other's company.":
         (_IMAGES, "images = step.reshape(-1, 2) if step.numel() % 2 == 0 else step",
          "images[places].view_as(step)", "images[places].reshape(step.shape)"),
-    "new_company deals within a part of the step: the images of two parts never meet.":
+    "new_company divides the step: the images of two parts never meet.":
         ("places = torch.randperm(len(images), generator=generator)",
          "half = len(images) // 2\n        parts = [torch.randperm(half, generator=generator) for _ in range(2)]\n"
          "        places = torch.cat([parts[0], half + parts[1]])"),
@@ -277,7 +277,7 @@ OF_CONTROLS = {
         ("places = torch.randperm(len(groups), generator=generator)",
          "half = len(groups) // 2\n    parts = [torch.randperm(half, generator=generator) for _ in range(2)]\n"
          "    places = torch.cat([parts[0], half + parts[1]])"),
-    "new_company deals each place of the groups by itself, or not at all: whoever has the same place never meets.":
+    "Images of two groups that never meet stand at the same place in them: deal all images of a step alike.":
         ("images[places].view_as(step)",
          "torch.cat([step[:, :1], step[:, 1:].flatten()[torch.randperm(step[:, 1:].numel(), generator=generator)]"
          ".view_as(step[:, 1:])], 1)"),

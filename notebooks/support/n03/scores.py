@@ -178,8 +178,8 @@ def _fault_of_score(answer: Any, size: int, world: int, batch: int, offset: bool
     if not wrong:
         return ""
     each = [f"on {int(hits[share].sum())} of rank {r}'s {len(share)}" for r, share in enumerate(shares)]
-    due = f"rank 0's model is right {', '.join(each)} images, in all {right} of {size}, {right / size:.4f}"
-    fault = f"{where}: {due}; rank {wrong[0]} says {scores[wrong[0]]:.4f}."
+    due = f"rank 0's model is right {', '.join(each)} images, in all {right} of {size}, {right / size:.6f}"
+    fault = f"{where}: {due}; rank {wrong[0]} says {scores[wrong[0]]:.6f}."
     # rounded: whoever divides in float32 says the same
     return Fault(fault, known_by=f"{where}: {[round(score, 5) for score in scores]}")
 

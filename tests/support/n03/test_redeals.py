@@ -189,6 +189,12 @@ def first_of_each_group_stays(epoch, generator):
     return torch.cat([epoch[:, :, :1], new_company(others, generator)], dim=2)
 
 
+def turned_and_dealt_by_groups(epoch, generator):
+    """New groups, the same in every call, in an order by chance."""
+    steps = [step.t().reshape(step.shape) for step in epoch]
+    return torch.stack([step[torch.randperm(len(step), generator=generator)] for step in steps])
+
+
 def first_group_stays(epoch, generator):
     return torch.cat([epoch[:, :1], new_company(epoch[:, 1:], generator)], dim=1)
 
@@ -284,8 +290,9 @@ def images_of_two_steps(epoch, generator):
             "new_steps touches torch's global generator: whoever draws from it next",
         ),
         ((new_steps, with_a_draw_beside(new_company)), "new_company touches torch's global generator"),
-        ((new_steps, first_of_each_group_stays), "whoever has the same place never meets"),
-        ((new_steps, each_column_by_itself), "whoever has the same place never meets"),
+        ((new_steps, turned_and_dealt_by_groups), "new_company divides the step"),
+        ((new_steps, first_of_each_group_stays), "never meet stand at the same place"),
+        ((new_steps, each_column_by_itself), "never meet stand at the same place"),
         ((new_steps, first_group_stays), "leaves some groups as they were"),
         ((new_steps, last_step_never_dealt), "leaves some groups as they were"),
         ((last_group_never_moves, new_company), "leaves some groups in their step"),

@@ -38,7 +38,7 @@ def test_a_score_that_is_gathered_passes_and_one_that_another_rank_gets_alone_do
         return score if dist.get_rank() == 0 else 0.0
 
     verdict = n03.check_score(rank_zero_only)
-    assert "rank 1 says 0.0000" in verdict.message
+    assert "rank 1 says 0.000000" in verdict.message
 
     def nothing_but_on_rank_zero(ddp, loader, dist):
         score = exact_score(ddp, loader, dist)
@@ -50,6 +50,11 @@ def test_a_score_that_is_gathered_passes_and_one_that_another_rank_gets_alone_do
         return f"{exact_score(ddp, loader, dist):.2f}"
 
     assert "is no score" in n03.check_score(in_words).message
+
+    def to_four_places(ddp, loader, dist):
+        return round(exact_score(ddp, loader, dist), 4)
+
+    assert "0.695652; rank 0 says 0.695700" in n03.check_score(to_four_places).message
 
 
 @pytest.mark.costly

@@ -75,7 +75,8 @@ class _Partitions:
     def __init__(self, m: int, n: int, patience: float, *, together: bool, grad: bool) -> None:
         self.grad = grad
         self.other_grad = False
-        self.threads = THREADS  # per operation; in the end another number, if compute has seen one
+        self.threads = THREADS  # per operation, where run_plan is called
+        self.other_threads = 0  # what compute has seen in its place
         self.in_the_scheduler = False
         self.alone = False
         self.ran: list[tuple[int, int]] = []
@@ -89,8 +90,8 @@ class _Partitions:
             return _longer(x, j)
         self.ran.append((i, j))
         self.other_grad |= torch.is_grad_enabled() != self.grad
-        if torch.get_num_threads() != THREADS:
-            self.threads = torch.get_num_threads()
+        if torch.get_num_threads() != self.threads:
+            self.other_threads = torch.get_num_threads()
         try:
             if self.meetings and not self.alone:
                 self.meetings[i + j].wait()
@@ -135,6 +136,7 @@ def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, grad: b
         with _workers(device, n, noted) as queues, torch.set_grad_enabled(grad):
             torch.get_num_threads()  # as a Task does
             torch.set_num_threads(THREADS)
+            partitions.threads = torch.get_num_threads()  # not every torch lets one set it
             return run_plan(partitions.compute, given, n, *queues)
 
     with Aside(work) as aside:
@@ -164,9 +166,9 @@ def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, grad: b
     if partitions.other_grad:
         there, here = ("off", "on") if grad else ("on", "off")
         return f"compute ran with gradients {there}; where run_plan was called they are {here}."
-    if partitions.threads != THREADS:
-        seen = plural(partitions.threads, "thread")
-        return f"compute ran with {seen} an operation; where run_plan was called it is {THREADS}."
+    if partitions.other_threads:
+        seen = plural(partitions.other_threads, "thread")
+        return f"compute ran with {seen} an operation; where run_plan was called it is {partitions.threads}."
     cut_off = [i for i, output in enumerate(result) if not _reaches(batches[i], output)]
     if grad and cut_off:
         return f"backward finds no way from output {cut_off[0]} to its input."

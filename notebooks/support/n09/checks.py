@@ -226,7 +226,7 @@ check_spawn_workers = Exercise(
         ("cpu", "cpu", "cpu"),
         *(("cpu", "cpu", leaves) for leaves in BY_AN_ERROR),
         ("cuda:0", "cuda:1", "cuda:0"),
-        ("cuda", "cuda:0", "cuda:1"),
+        ("cuda", "cuda:0", "cuda:1", "cuda:10"),
         ("cpu:0", "cpu:0"),
         *mixed_devices(count=5),
         ("cpu",) * 33,  # more threads than a pool starts that isn't told how many

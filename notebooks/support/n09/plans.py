@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from lib.text import plural
 from support.built import Task, clock_cycles, run_clock, spawn_workers, worker
 from support.kit.judged import Fault
 from support.kit.raised import in_case
@@ -29,6 +30,8 @@ PLANS = (
     (4, 2, "cpu", True),
 )
 """Micro-batches, partitions, on which device they all are, gradients on or off; the last is the first once more."""
+THREADS = 3
+"""For an operation, where run_plan is called: a number that nobody sets by habit."""
 PARTITIONS = 5
 """For how many of them devices are asked that break `backwards`."""
 ClockRunner: TypeAlias = Callable[..., dict[int, Any]]
@@ -71,7 +74,9 @@ class _Partitions:
 
     def __init__(self, m: int, n: int, patience: float, *, together: bool, grad: bool) -> None:
         self.grad = grad
-        self.other_modes = False
+        self.other_grad = False
+        self.threads = THREADS  # per operation, where run_plan is called
+        self.other_threads = 0  # what compute has seen in its place
         self.in_the_scheduler = False
         self.alone = False
         self.ran: list[tuple[int, int]] = []
@@ -84,7 +89,9 @@ class _Partitions:
             self.in_the_scheduler = True
             return _longer(x, j)
         self.ran.append((i, j))
-        self.other_modes |= torch.is_grad_enabled() != self.grad
+        self.other_grad |= torch.is_grad_enabled() != self.grad
+        if torch.get_num_threads() != self.threads:
+            self.other_threads = torch.get_num_threads()
         try:
             if self.meetings and not self.alone:
                 self.meetings[i + j].wait()
@@ -104,11 +111,15 @@ def _longer(x: torch.Tensor, j: int) -> torch.Tensor:
 
 def fault_of_plan(run_plan: Callable[..., Any], patience: float) -> str:
     """Say what is wrong with the runs of some plans, "" if nothing."""
+    usual = torch.get_num_threads()
     for number, (m, n, device, grad) in enumerate(PLANS):
         case = f"{m} micro-batches, {n} partitions, each on {device}"
         case += ", under no_grad" * (not grad) + ", once more" * ((m, n, device, grad) in PLANS[:number])
-        with in_case(case):
-            fault = _fault_in(run_plan, m, n, device, grad, patience)
+        try:
+            with in_case(case):
+                fault = _fault_in(run_plan, m, n, device, grad, patience)
+        finally:
+            torch.set_num_threads(usual)  # a new thread takes what was set last, by whomever
         if fault:
             return Fault(f"{case}: {fault}", fault)
     return _fault_behind_an_error(run_plan, patience)
@@ -123,6 +134,9 @@ def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, grad: b
     def work() -> object:
         current_thread().name = "scheduler"
         with _workers(device, n, noted) as queues, torch.set_grad_enabled(grad):
+            torch.get_num_threads()  # as a Task does
+            torch.set_num_threads(THREADS)
+            partitions.threads = torch.get_num_threads()  # not every torch lets one set it
             return run_plan(partitions.compute, given, n, *queues)
 
     with Aside(work) as aside:
@@ -149,9 +163,12 @@ def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, grad: b
         return _way_of(result, wanted)
     if not isinstance(result, list):
         return f"the outputs come in a {type(result).__name__}."
-    if partitions.other_modes:
+    if partitions.other_grad:
         there, here = ("off", "on") if grad else ("on", "off")
         return f"compute ran with gradients {there}; where run_plan was called they are {here}."
+    if partitions.other_threads:
+        seen = plural(partitions.other_threads, "thread")
+        return f"compute ran with {seen} an operation; where run_plan was called it is {partitions.threads}."
     cut_off = [i for i, output in enumerate(result) if not _reaches(batches[i], output)]
     if grad and cut_off:
         return f"backward finds no way from output {cut_off[0]} to its input."

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.n09 import checks as n09
-from support.n09.answers import putting, run_plan, take
+from support.n09.answers import putting, run_plan, spawning, take
 from tests.support.n09.test_other_clocks import ended
 from tests.support.n09.test_right_answers import spawn_by_executor
 from tests.support.n09.test_wrong_answers import answers_of
@@ -26,6 +26,11 @@ def plan_without_gradients(compute, batches, *rest):
 
 def plan_of_other_batches(compute, batches, *rest, other):
     return run_plan(compute, other(batches), *rest)
+
+
+def plan_on_one_thread(*given):
+    torch.set_num_threads(1)
+    return run_plan(*given)
 
 
 def clock_that_puts_twice(tasks, in_queues, out_queues):
@@ -49,6 +54,10 @@ def clock_that_copies(tasks, *queues):
 def clock_that_detaches(tasks, *queues):
     batches = putting(take)(tasks, *queues)
     return {j: batch.detach() if isinstance(batch, torch.Tensor) else batch for j, batch in batches.items()}
+
+
+def spawn_by_a_name_without_zeros(devices):
+    return spawning(lambda j, device: j if device.type == "cpu" else str(device).rstrip(":0"))(devices)
 
 
 def spawn_by_a_pool_of_the_usual_size(devices):
@@ -75,6 +84,16 @@ def spawn_by_a_pool_of_the_usual_size(devices):
             partial(plan_of_other_batches, other=lambda batches: [x.detach().requires_grad_() for x in batches]),
             "cpu: backward finds no way from output 0 to its input.",
         ),
+        (
+            n09.check_run_plan,
+            plan_on_one_thread,
+            "cpu: compute ran with 1 thread an operation; where run_plan was called it is 3.",
+        ),
+        (
+            n09.check_spawn_workers,
+            spawn_by_a_name_without_zeros,
+            "cuda:1, cuda:10. Expected: 4 in_queues, 3 different; 4 out_queues, 3 different; seen: 4 in_queues, 2",
+        ),
         (n09.check_run_clock, clock_that_puts_twice, "computed by their own worker: 3; seen: tasks computed by their"),
         (
             n09.check_run_clock,
@@ -93,6 +112,7 @@ def spawn_by_a_pool_of_the_usual_size(devices):
 )
 def test_an_answer_that_breaks_one_clause_is_refused(check, answer, says, monkeypatch):
     monkeypatch.setattr(n09, "PATIENCE", 0.6)
+    monkeypatch.setattr(n09, "_recognised", lambda *given: "")  # which famous mistake it is doesn't matter here
     verdict = check(answer)
     assert verdict.status == "wrong"
     assert says in verdict.message

@@ -239,22 +239,30 @@ class _Seen:
             return (
                 f"the host waits {waits} times: behind the last copy out nothing is left, one wait is enough."
             )
+        lanes = {op.lane for op in self.launches}
+        if len(lanes) > 3:
+            return f"its copies and kernels are in {len(lanes)} streams: three are enough."
         return ""
 
     def _pools(self, op: Operation) -> set[str]:
         """Return the streams whose pools have given what this operation writes."""
         return {a.lane for a in self.operations if a.kind == "allocate" and a.label in _written(op)}
 
+    def _late(self, copy: str) -> str:
+        """Say of a copy that waits for earlier work of compute what makes it wait."""
+        told = f"{copy} waits for what compute did before you were called"
+        if self.named[copy].lane == "compute":
+            return f"{told}: both are in stream compute, which runs in order."
+        if self._pools(self.named[copy]) == {"compute"}:
+            return f"{told}: take the buffers in copy_in's own pool."
+        return f"{told}, and need not: its buffer is not of compute's pool."
+
     def of_needless_order(self) -> str:
         """No operation waits for another one without need; ours are the waits that are needed."""
         order = _ordered(self.operations)
-        told = "C0 waits for what compute did before you were called"
-        is_late = ("before", "C0") in order
-        lane = self.named["C0"].lane
-        if is_late and lane != "compute":
-            if self._pools(self.named["C0"]) == {"compute"}:
-                return f"{told}: take the buffers in copy_in's own pool."
-            return f"{told}, and need not: its buffer is not of compute's pool."
+        late = {copy: self._late(copy) for copy in ("C0", "C1") if ("before", copy) in order}
+        if "C0" in late and self.named["C0"].lane != "compute":
+            return late["C0"]
         needed = set(_ordered(run_streamed(stream_chunks, self.chunks)[0]))
         extra = [
             (self.named[a], self.named[b])
@@ -272,7 +280,7 @@ class _Seen:
                 way = WAYS_OUT.get(earlier.label[0] + later.label[0], "")
                 return f"{waits}, because it writes the block that {earlier.label} reads. {way}".strip()
         if not extra:
-            return f"{told}: both are in stream {lane}, which runs in order." if is_late else ""
+            return next(iter(late.values()), "")
         earlier, later = extra[0]
         waits = f"{later.label} waits for {earlier.label}, and need not"
         return f"{waits}: it uses and overwrites nothing of {earlier.label}."

@@ -158,6 +158,22 @@ WAITS = "            into.wait_event(computed[i - 2])\n"
             "C0 waits for what compute did before you were called: both are in stream compute, which runs in order",
             edited(in_lists, (COPIES, COPIES.replace("(into)", "(into if i else compute)"))),
         ),
+        (
+            "C1 waits for what compute did before you were called, and need not",
+            edited(
+                in_lists,
+                (f"        if i >= 2:\n{WAITS}", ""),
+                ("into.record_event())\n", "into.record_event())\n        into.wait_stream(compute)\n"),
+            ),
+        ),
+        (
+            "its copies and kernels are in 11 streams: three are enough",
+            edited(
+                in_lists,
+                ("        k = i %", "        into, out = gpu.new_stream(), gpu.new_stream()\n        k = i %"),
+                ("    out.synchronize()", "    gpu.synchronize()"),
+            ),
+        ),
         ("in is a stream of another PretendGPU", kept_from_call_to_call('gpu.new_stream("in")')),
         ("memory of another PretendGPU", kept_from_call_to_call("[gpu.empty_like(chunks[0]) for _ in range(2)]")),
         (

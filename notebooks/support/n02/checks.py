@@ -364,7 +364,7 @@ check_noise = Exercise(
             {
                 noise.NAMED: ("for index in indices", "for index in range(20)"),
                 noise.SENT: (_KEYS, "yield lambda: (epoch, index)", "= key", "= key()"),
-                noise.SHAPE: ("return index, int", "return key, int"),
+                meetings.SHAPE: ("return index, int", "return key, int"),
                 noise.RANGE: ("integers(100)", "integers(99)"),
                 noise.ALIKE: (_SOURCE, "(seed, epoch)"),
                 noise.ASKED: (

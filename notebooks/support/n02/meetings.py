@@ -8,9 +8,16 @@ from itertools import islice, permutations, product, starmap
 from math import gcd
 from typing import Any
 
+from support.kit.raised import Finding
+from support.kit.values import short
+
 MIXED = (
     "Items that differ in seed, epoch or index have the same numbers: the three are mixed so that different ones come "
     "out alike. Keep them apart."
+)
+SHAPE = (
+    "An item is (index, crop, flip): the index that its key stands for, a whole number from 0 to 99, "
+    "and 0 or 1."
 )
 EXCHANGED = (
     "The crop of one item tells the flip of another: they are drawn from the same numbers in another order, or from "
@@ -47,8 +54,13 @@ def keys_of_some(keys_of: Any, indices: Sequence[int], epoch: int) -> list[Any]:
 
 def drawn_by_items(item_of: Any, keys: Iterable[Any], seed: int = 0) -> Drawn:
     """Return what the items of some keys have drawn."""
-    items = (item_of(key, seed) for key in keys)
-    return [(int(crop), int(flip)) for _, crop, flip in items]
+    drawn: Drawn = []
+    for key in keys:
+        _, crop, flip = item_of(key, seed)
+        if not 0 <= crop < 100 or flip not in (0, 1):
+            raise Finding(f"{SHAPE} Here crop and flip are {short((crop, flip))}.")
+        drawn.append((int(crop), int(flip)))
+    return drawn
 
 
 def meetings(keys_of: Any, item_of: Any, seeds: Sequence[Sequence[Drawn]]) -> Iterator[str]:

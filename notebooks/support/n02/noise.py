@@ -17,15 +17,11 @@ from support.kit.raised import in_case, named
 from support.kit.values import NO_RETURN, short
 from support.n02.chance import unfair
 from support.n02.generators import another_process, states
-from support.n02.meetings import MOST, Drawn, drawn_by_items, faults_of_others, keys_of_some, meetings
+from support.n02.meetings import MOST, SHAPE, Drawn, drawn_by_items, faults_of_others, keys_of_some, meetings
 from support.n02.runs import as_worker
 
 NAMED = "A key for each index that is given, in that order, and for no other."
 SENT = "A key travels to another process, so pickle must know it."
-SHAPE = (
-    "An item is (index, crop, flip): the index that its key stands for, a whole number from 0 to 99, "
-    "and 0 or 1."
-)
 RANGE = (
     "The crops 0 and 99, taken together, come too seldom or too often: a crop goes from 0 to 99, both included, all "
     "equally likely."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from operator import index as whole
 from typing import Any
 
@@ -95,14 +95,22 @@ def _faults_of_a_list(answer: Any, lengths: Sequence[int], batch_size: int, pool
 
 
 def _faults_of_repeats(answer: Any) -> Iterator[str]:
-    """Yield whether an index that is named again is left out; all are in one pool.
+    """Yield whether an index that is named again is left out, or leaves its pool.
 
-    A short batch of neither the shortest nor the longest sentence costs more here than at either end.
+    First all are in one pool: a short batch of neither the shortest nor the longest sentence costs more than at either
+    end. Then each pool is one batch, and the last one holds one index.
     """
     order = [4, 1, 4, 0, 4, 2, 0]
     lengths = [5, 1, 9, 4, 5]
     epoch, _ = _pass(answer([*order], [*lengths], 2, 4))
     yield from _faults_of_epoch(epoch, [order], lengths, 2, 4)
+    named = [[0, 1], [0, 2], [1]]
+    order = [*chain(*named)]
+    epoch, _ = _pass(answer([*order], [5, 1, 9], 2, 1))
+    if sorted(chain(*epoch)) != sorted(order):
+        yield f"{LOST} It named {short(order)}; your batches are {short(epoch)}."
+    if sorted(map(sorted, epoch)) != named:
+        yield f"{POOL} Here pools are {short(named)}, and your batches are {short(epoch)}."
 
 
 def _faults(batches: Any, sampler: Odd, lengths: Sequence[int], batch_size: int, pool: int) -> Iterator[str]:

@@ -87,6 +87,28 @@ def test_a_batch_sampler_without_batches_is_not_told_that_its_length_is_wrong():
     assert pools.LEN not in said
 
 
+def stops_before_the_last_index(self):
+    order = list(self.sampler)
+    size = self.pool * self.batch_size
+    for start in range(0, len(order) - 1, size):
+        yield from solved.PooledBatches(order[start : start + size], self.lengths, self.batch_size, self.pool)
+
+
+def sorted_by_the_first_pool_that_names_it(self):
+    order = list(self.sampler)
+    size = self.pool * self.batch_size
+    ranked = sorted(order, key=lambda i: (order.index(i) // size, self.lengths[i]))
+    return (ranked[start : start + self.batch_size] for start in range(0, len(ranked), self.batch_size))
+
+
+@pytest.mark.parametrize(
+    "iterate, said",
+    [(stops_before_the_last_index, pools.LOST), (sorted_by_the_first_pool_that_names_it, pools.POOL)],
+)
+def test_a_pool_may_hold_one_index_and_name_what_another_pool_has_named(iterate, said):
+    assert said in n02.check_pooled(with_methods(solved.PooledBatches, __iter__=iterate)).message
+
+
 @pytest.mark.parametrize("left", [dict.fromkeys, lambda items: filter(None, items)])
 def test_places_of_a_stream_count_though_equal_or_zero_items_stand_there(left):
     def iterate(self):
@@ -159,12 +181,42 @@ def two_of_the_tail_swapped(items, size, generator):
     yield from waiting
 
 
+def with_an_end(end):
+    """Draw as it should be, and let `end` yield what waits."""
+
+    def buffered(items, size, generator):
+        waiting = []
+        for item in items:
+            if len(waiting) < size:
+                waiting.append(item)
+            else:
+                place = generator.integers(size)
+                yield waiting[place]
+                waiting[place] = item
+        yield from end(waiting, generator)
+
+    return buffered
+
+
+def removed_by_value(waiting, generator):
+    while waiting:
+        chosen = waiting[generator.integers(len(waiting))]
+        waiting.remove(chosen)
+        yield chosen
+
+
+def sorted_by_few_numbers(waiting, generator):
+    return sorted(waiting, key=lambda _: generator.integers(1000))
+
+
 @pytest.mark.parametrize(
     "buffered, said",
     [
         (every_second_in_turn, buffering.CHANCE),
         (with_the_one_just_read, buffering.EARLY),
         (two_of_the_tail_swapped, (buffering.CHANCE, buffering.TAIL)),
+        (with_an_end(removed_by_value), buffering.EQUAL),
+        (with_an_end(sorted_by_few_numbers), buffering.TAIL),
     ],
 )
 def test_every_item_that_leaves_a_buffer_is_drawn_and_so_is_its_end(buffered, said):
@@ -250,7 +302,7 @@ def test_a_crop_that_is_no_whole_number_is_told_the_shape():
         index, crop, flip = solved.item_of(key, seed)
         return index, crop + 0.5, flip
 
-    assert noise.SHAPE in n02.check_noise(solved.keys_of, item_of).message
+    assert meetings.SHAPE in n02.check_noise(solved.keys_of, item_of).message
 
 
 @pytest.mark.parametrize("flip", [lambda crop: 0, lambda crop: crop // 50, lambda crop: 1 - crop % 2])

@@ -297,3 +297,11 @@ def test_crops_that_take_few_values_are_uneven_and_not_called_shared(crop_of):
         return crop_of(crop), flip
 
     is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.UNEVEN)
+
+
+def test_a_crop_of_100_is_told_the_shape_however_seldom_it_comes():
+    def crop_and_flip(*three):
+        generator = np.random.default_rng(three)
+        return round(generator.random() * 100), int(generator.integers(2))
+
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], meetings.SHAPE)

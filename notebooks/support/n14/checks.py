@@ -161,7 +161,7 @@ COSTS: list[tuple[float, ...]] = [
     (4, 1, 2, 0.25),
     (2, 1, 2, 0.001),  # a small part of a round is a round, too
     (3, 1, 1, 1.25),
-    (5, 0.5, 0.25, 1.1),  # fractions of a tick
+    (5, 1, 0.25, 1.8),  # fractions of a tick, also in a round
     (4, 1, 2, 1.5),  # two messages fill one round exactly, below three times two
     (3, 1, 1, 1),
     (3, 4, 4, 12),

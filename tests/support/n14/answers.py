@@ -210,6 +210,11 @@ def one_for_a_message_below_a_forward(j, n, forward, backward, message):
     return solved.forwards_ahead(j, n, forward, backward, message)
 
 
+def round_in_whole_ticks(j, n, forward, backward, message):
+    """Wrong where a round is no whole number of ticks: it rounds the divisor up, too."""
+    return 1 + (n - 1 - j) * (1 + ceil(2 * message / ceil(forward + backward)))
+
+
 def by_waiting(j, n, forward, backward, message):
     """Try numbers, from the last rank on, until a long step of the ranks behind is as short as it gets."""
     m = 40

@@ -100,6 +100,7 @@ def fault_of_6(job: Callable[..., Any]) -> str:
                 unfinished(where, stands)
                 or _fault_of_what_is_returned(where, stands)
                 or _fault_of_noise(where, stands, epochs, count)
+                or _fault_of_memory(where, stands, trial["batch_size"])
                 or _fault_of_weights(where, stands, trial)
             )
             if said:
@@ -202,6 +203,22 @@ def _fault_of_dependence(stands: list[Stand]) -> str:
                         f"the noise of rank {one} and that of rank {two}{moved} go together: their correlation is "
                         f"{together:.2f}, where that of independent ones is near 0."
                     )
+    return ""
+
+
+def _fault_of_memory(where: str, stands: list[Stand], batch_size: int) -> str:
+    """Compare what a rank draws with what it has drawn for the row before, and in the step before."""
+    for rank, noise in enumerate(map(_drawn_by, stands)):
+        for later, rows in {"a row": 1, "a step": batch_size}.items():
+            pair = torch.stack([noise[rows:].flatten(), noise[:-rows].flatten()])
+            if pair.shape[1] <= 25:
+                continue  # of so few any correlation may be chance
+            together = torch.corrcoef(pair)[0, 1].item()
+            if abs(together) > 5 / pair.shape[1] ** 0.5:
+                return (
+                    f"{where} the noise of rank {rank} goes together with its own {later} later: their correlation is "
+                    f"{together:.2f}, where that of independent ones is near 0."
+                )
     return ""
 
 

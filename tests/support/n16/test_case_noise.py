@@ -87,6 +87,17 @@ def test_noise_that_comes_again_with_a_seed_further_on_is_refused(far):
     assert "with seed 1" in verdict.message
 
 
+@pytest.mark.parametrize("later", ["a row", "a step"])
+def test_noise_that_hangs_on_the_one_before_is_refused(later):
+    kept = f"noise = 0.8 * {NOISE}\n            noise += 0.6 * (last[: len(noise)] if seen else 0)"
+    kept += "\n            last = noise"
+    if later == "a row":
+        kept = f"noise = torch.cumsum({NOISE}, 0)\n            noise /= torch.arange(1, len(noise) + 1).sqrt()[:, None]"
+    answer = edited(case_more_rows.job_6, (f"noise = {NOISE}", kept))
+    verdict = case_more_rows.check_job_6(answer, case_more_rows.FORECAST_6)
+    assert f"goes together with its own {later} later" in verdict.message, verdict.message
+
+
 @pytest.mark.parametrize("count", [10, 16, 24])  # rows of a rank in the smallest trials
 def test_independent_noise_is_not_refused_by_chance(count):
     random = torch.Generator().manual_seed(0)
@@ -94,3 +105,4 @@ def test_independent_noise_is_not_refused_by_chance(count):
         drawn = torch.randn(2, count, 3, generator=random)
         stands = [SimpleNamespace(value=[{"seen": [(0, 0, noise) for noise in of.tolist()]}]) for of in drawn]
         assert not case_more_rows._fault_of_dependence(stands)
+        assert not case_more_rows._fault_of_memory("", stands, 4)

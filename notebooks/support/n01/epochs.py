@@ -250,8 +250,8 @@ TO_THE_END: Sequence[EpochCase] = (
     EpochCase(size=12, batch=2, workers=1, stop=2),
     EpochCase(size=12, batch=2, workers=3, stop=1),
     EpochCase(size=12, batch=2, workers=2, bad=4, stop=1),  # an error is on its way, and nobody asks for it
-    # two errors arrive before the turn of the first
-    EpochCase(size=12, batch=2, workers=2, bad=2, and_behind=True, late={0: 2}),
+    # batches 1, 2, 4 and 5 fail before the turn of 1, which is not the first of them to arrive
+    EpochCase(size=12, batch=2, workers=3, bad=3, and_behind=True, late={0: 4, 1: 1}),
     EpochCase(size=15, batch=3, workers=2),
     *(EpochCase(size=12, batch=2, workers=2, bad=7, kind=kind) for kind in TRAVELLING),
     EpochCase(size=12, batch=2, workers=2, bad=7, kind=UnreadableError.of),
@@ -308,6 +308,7 @@ class Batches:
         self.case = case
         self.passes = 0
         self.drawn = 0
+        self.raised = False
 
     def lists(self, turn: int) -> list[list[int]]:
         """Return all lists of a pass."""
@@ -329,6 +330,7 @@ class Batches:
         self.drawn = 0
         for number, indices in enumerate(self.lists(self.passes)):
             if number == self.case.no_list:
+                self.raised = True
                 raise NoListError(f"the sampler has no list {number}")
             self.drawn += 1
             yield indices

@@ -36,7 +36,9 @@ ALONE_ON_LESS = (
 )
 FEWER_THAN_ALL = "With more cores than workers rule 4 may still decide: W workers and the trainer want W + 1."
 BY_BATCH = "Rule 4 is about a whole epoch: take the later of two ends once, not batch by batch."
-STEADY = "Move the slow batch to another place: your prediction stays the same, and by the rules it changes."
+STEADY = (
+    "Move a slow batch that isn't the first: your prediction stays the same, and by the rules it changes."
+)
 
 ENOUGH = 64  # cores, with which rule 4 asks for nothing
 

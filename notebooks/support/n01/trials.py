@@ -223,6 +223,8 @@ class _Trial:
             if self.team.lost:
                 return f"all wait for each other. {LOST_ON_THE_WAY}"
             return "all wait for each other: nobody puts what the others wait for."
+        if self.batches.raised:
+            return f"the batch sampler raises, and the loop waits for ever. {TOO_MANY}"
         if self.clearing_up or at_home or self.taken == len(self.due):
             return TOO_MANY
         has_come = self.taken < min(self.case.bad_batch, len(self.team.handed))
@@ -329,8 +331,8 @@ class _Trial:
         if self.batches.passes > self.passes + 1:
             return TWICE
         wanted = self.case.collate(self.due[number])
-        if got is None and number == self.case.bad_batch:
-            return f"{self.what_raises()}, and batch {number} is None. {self.of_another(number, got)}"
+        if number == self.case.bad_batch:
+            return f"{self.what_raises()}, and batch {number} is {got!r}. {self.of_another(number, got)}"
         if got != wanted:
             return f"batch {number} is {got!r}, due is {wanted!r}. {self.of_another(number, got)}".strip()
         return self.of_orders(number) or self.of_memory(got)

@@ -165,9 +165,11 @@ def test_a_simulation_that_is_steady_is_not_called_a_formula():
 
 @pytest.mark.parametrize("load_of", [max, lambda loads: sum(loads) / len(loads), lambda loads: loads[0]])
 def test_a_formula_for_the_steady_state_is_told_what_it_cannot_know(load_of):
+    """The first load may count in it, but not which of the others is the slow one."""
     verdict = check_predict(steady(load_of))
     assert verdict.status == "wrong"
     assert prediction.STEADY in verdict.message
+    assert "a slow batch that isn't the first" in verdict.message
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,19 @@ def drained(results, missing):
             raise error
 
 
-REMEMBERS_THE_LAST_ERROR = load(
-    ("    missing = set[int]()\n", "    missing = set[int]()\n    failed = None\n"),
-    (
-        "                missing.remove(arrived)\n",
-        "                missing.remove(arrived)\n                if early[arrived][1] is not None:\n"
-        "                    failed = arrived, early[arrived][1]\n",
-    ),
-    (RAISES, "if failed and failed[0] == number:\n                raise failed[1]"),
-)
+def remembers_one_error(kept):
+    """Change the loader so that it has one place for an error that has arrived."""
+    return load(
+        ("    missing = set[int]()\n", "    missing = set[int]()\n    failed = None\n"),
+        (
+            "                missing.remove(arrived)\n",
+            "                missing.remove(arrived)\n                if early[arrived][1] is not None:\n"
+            f"                    failed = {kept}\n",
+        ),
+        (RAISES, "if failed and failed[0] == number:\n                raise failed[1]"),
+    )
+
+
 RAISES_WHILE_IT_CLEARS_UP = edited(
     load_in_order,
     (n01.END_ALL, "drained(results, missing); send_home(team, orders, results, ())"),
@@ -108,8 +112,12 @@ WRONG = {
         "in a worker your code raised TypeError: ",
     ),
     "remembers the last error only": (
-        (work, REMEMBERS_THE_LAST_ERROR),
-        f"item 2 raises KeyError, and batch 1 is None. {trials.LOST}",
+        (work, remembers_one_error("(arrived, early[arrived][1])")),
+        f"item 3 raises KeyError, and batch 1 is None. {trials.LOST}",
+    ),
+    "remembers the first error only": (
+        (work, remembers_one_error("failed or (arrived, early[arrived][1])")),
+        f"item 3 raises KeyError, and batch 1 is None. {trials.LOST}",
     ),
     "raises behind a break what nobody asks for": (
         (work, RAISES_WHILE_IT_CLEARS_UP),
@@ -160,6 +168,24 @@ WRONG = {
     "gives each batch twice": (
         (work, load(("yield batch", "yield batch\n            yield batch"))),
         "batch 1 is [0, 1], due is [2, 3].",
+    ),
+    "counts an order before its list has come": (
+        (
+            work,
+            load(
+                (
+                    "for number, indices in islice(todo, count):\n",
+                    "for _ in range(count):\n            missing.add(-1)\n"
+                    "            number, indices = next(todo, (-1, []))\n            missing.discard(-1)\n"
+                    "            if number < 0:\n                return\n",
+                )
+            ),
+        ),
+        f"the batch sampler raises, and the loop waits for ever. {trials.TOO_MANY}",
+    ),
+    "leaves out a batch that fails": (
+        (work, load((RAISES, "if error is not None:\n                continue"))),
+        f"item 7 raises KeyError, and batch 3 is [8, 9]. {trials.LOST}",
     ),
     "counts from one": (
         (work, load(("enumerate(batches)", "enumerate(batches, 1)"))),

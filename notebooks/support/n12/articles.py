@@ -67,6 +67,7 @@ def _as_a_model(answer: RunPipeline) -> Any:
             """Cut, run, put together."""
             batches: list[Any] = built.scatter(x, self.chunks)
             given = list(batches)
+            wanted = [part.requires_grad for part in given]
             m = len(batches)
             stop = {"always": m, "except_last": m - 1, "never": 0}[self.mode]
             devices = [torch.device("cpu") for _ in self.partitions]
@@ -79,6 +80,10 @@ def _as_a_model(answer: RunPipeline) -> Any:
                 if batch is given[i]:
                     raise Finding(
                         f"batches[{i}] is still the input: each place is to hold an output afterwards."
+                    )
+                if given[i].requires_grad and not wanted[i]:
+                    raise Finding(
+                        f"what was given as batches[{i}] wants a gradient afterwards: the plain layers need none."
                     )
             return built.gather(batches)
 

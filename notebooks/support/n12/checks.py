@@ -278,9 +278,9 @@ check_numbers = Exercise(
                 _OWN,
                 "torch.Generator().manual_seed(torch.Generator().seed())",
             ),
-            "A seed for each micro-batch is shared by all partitions.": ("[i][j]", "[i][0]"),
-            "A seed for each partition is shared by all micro-batches.": ("[i][j]", "[0][j]"),
-            "i + j is the clock: all pairs of a clock share a seed.": (
+            "All partitions share the numbers of a micro-batch.": ("[i][j]", "[i][0]"),
+            "All micro-batches share the numbers of a partition.": ("[i][j]", "[0][j]"),
+            "i + j is the clock: all pairs of a clock share their numbers.": (
                 "self.seeds[i][j]",
                 "self.seeds[0][0] + i + j",
             ),

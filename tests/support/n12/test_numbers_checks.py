@@ -105,6 +105,10 @@ GOES_ON = "A generator goes on from where it stood"
     [
         ([(OWN, PUT_BACK)], "the generator of the whole process stands elsewhere while the layer runs"),
         (
+            [("self.seeds[i][j]", "self.seeds[0][0] % 2**31 + (i << 32) + j")],
+            "All micro-batches share the numbers of a partition.",
+        ),
+        (
             [("tolist()", "tolist()\n        self.own = torch.Generator()"), ("torch.Generator().m", "self.own.m")],
             "one of them draws another mask than when it ran alone",
         ),

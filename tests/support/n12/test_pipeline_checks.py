@@ -80,6 +80,7 @@ def test_a_pipeline_that_finishes_behind_the_clock_passes():
         ("for clock in clock_cycles(m, n):", "for clock in clock_cycles(m, n)[:-1]:", "is still the input"),
         ("for clock in clock_cycles(m, n):", "for clock in []:", "batches[0] is still the input"),
         ("device=x.device, requires_grad=True", "device=x.device", "the output has no graph"),
+        ("(phony, shared", "(x.requires_grad_(), shared", "wants a gradient afterwards"),
     ],
 )
 def test_other_wrong_ways_through_the_streams_are_told_what_is_seen(monkeypatch, old, new, says):

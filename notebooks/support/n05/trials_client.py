@@ -74,7 +74,7 @@ def fault_of_client(make: Any) -> str:
             or _fault_of_kept_rows(dataset)
             or _fault_of_refusals(lambda: make(place.host, place.port), rows)
         )
-        return fault or _fault_of_two_servers(make)
+        return fault or _fault_of_two_servers(make) or _fault_of_host(lambda: make("::1", place.port))
 
 
 def _fault_of_requests(dataset: Any, server: _Counted) -> str:
@@ -103,7 +103,19 @@ def _fault_of_requests(dataset: Any, server: _Counted) -> str:
 def _fault_of_kept_rows(dataset: Any) -> str:
     if is_kept(lambda: dataset[3]) or is_kept(lambda: dataset.__getitems__([3, 1])[0]):
         return "the string of row 3 is kept somewhere after it has come: keep no row."
+    dataset[3]
+    if ROWS[3].split()[0] in repr(getattr(dataset, "__dict__", "")):  # as bytes, too
+        return "row 3 stands in an attribute after it has come: keep no row."
     return ""
+
+
+def _fault_of_host(new: Callable[[], Any]) -> str:
+    """Say whether a client answers for a host at which no server listens."""
+    try:
+        got = new()[3]
+    except Exception:
+        return ""
+    return f"no server listens at the host ::1, and a client of it gives {got!r}: it asks another one."
 
 
 #: On a busy machine an answer may come later than a client waits for it: what is wrong with a client is so each time.

@@ -17,7 +17,10 @@ from functools import partial, wraps
 from typing import Any
 from unittest import mock
 
+from support.kit.raised import Finding
 from support.n05.copied import LocalsWatch
+
+_EMPTY = 1_000  # reads that bring nothing: who goes on after them would never stop
 
 
 @dataclass
@@ -28,12 +31,21 @@ class FileWatch:
     moved: int = 0
     reads: list[tuple[int | None, int]] = field(default_factory=list)
     locals: LocalsWatch = field(default_factory=LocalsWatch)
+    empty: int = 0
 
     def clear(self) -> None:
         """Forget what was noted."""
         self.opened = 0
         self.moved = 0
         self.reads.clear()
+        self.empty = 0
+
+    def came(self, text: Any, size: Any) -> Any:
+        """Return what a read has brought; raises a Finding where ever more of them bring nothing."""
+        self.empty += not text and size != 0
+        if self.empty > _EMPTY:
+            raise Finding("the file is at its end, where each read comes back empty, and you read on and on.")
+        return text
 
     def read_at_position(self, size: Any) -> None:
         """Note a read that moves the position."""
@@ -84,7 +96,7 @@ class _WatchedFile:
         return int(self._file.seek(*place))
 
     def read(self, size: int | None = -1) -> Any:
-        text = self._file.read(size)
+        text = self._watch.came(self._file.read(size), size)
         if isinstance(text, str) and size is not None and size >= 0:
             # so many letters were asked for, and they take so many bytes
             size = max(size, len(text.encode(self._file.encoding)))
@@ -100,7 +112,7 @@ class _WatchedFile:
 
     def readinto(self, buffer: Any) -> Any:
         self._watch.read_at_position(len(buffer))
-        return self._file.readinto(buffer)
+        return self._watch.came(self._file.readinto(buffer), len(buffer))
 
     readinto1 = readinto
 
@@ -151,7 +163,8 @@ def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
             note(*arguments)
             if far and note is read_at:  # where the file that is said to be so long has it
                 arguments = (arguments[0], arguments[1] % far)
-            return _longer(call(number, *arguments), far)
+            got = call(number, *arguments)
+            return got if note is moved else _longer(watch.came(got, arguments[0]), far)
 
         return noted
 

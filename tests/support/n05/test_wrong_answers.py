@@ -421,6 +421,11 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "self.offsets",
         ("row.encode() for", "__import__('unicodedata').normalize('NFC', row).encode() for"),
     ),
+    "an end that is awaited as text": (
+        "index",
+        "you read on and on",
+        ("while text := file.read(block):", "for text in iter(lambda: file.read(block), ''):"),
+    ),
     "the lengths of rows in 16 bits": (
         "file",
         "of a row of 70,000 letters 4,4",

@@ -188,6 +188,14 @@ ANSWERS = {  # what is said, (old, new, …)
         "is kept somewhere",
         ("        return value", "        self.value = value\n        return value"),
     ),
+    "the text of the last answer is kept": (
+        "stands in an attribute",
+        ("value = json.loads(answer.read())", "self.text = answer.read(); value = json.loads(self.text)"),
+    ),
+    "always this machine": (
+        "asks another one",
+        ("self.address, self.owner = (host, port), 0", "self.address, self.owner = ('127.0.0.1', port), 0"),
+    ),
     "a process is known by its name": (
         "through the parent's connection",
         (

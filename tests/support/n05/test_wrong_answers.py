@@ -18,6 +18,7 @@ NARROW = (
     "np.concatenate(bounds)",
     "np.concatenate(bounds).astype(np.int64)",
 )
+AS_TEXT = ("while text := file.read(block):", "for text in iter(lambda: file.read(block), ''):")
 ANSWERS = {  # the exercise, what is said, (old, new, …)
     "the caller's rows are cleared": (
         "packed",
@@ -48,11 +49,7 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "        self.lengths = np.array([*map(len, encoded)], np.int32)\n        self.offsets =",
         ),
     ),
-    "a column of bounds": (
-        "index",
-        "has the shape (6, 1), not (6,)",
-        ("np.flatnonzero", "np.argwhere"),
-    ),
+    "a column of bounds": ("index", "has the shape (6, 1), not (6,)", ("np.flatnonzero", "np.argwhere")),
     "places of os.read in 32 bits": (
         "index",
         "it went through a number that is too small",
@@ -421,11 +418,7 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "self.offsets",
         ("row.encode() for", "__import__('unicodedata').normalize('NFC', row).encode() for"),
     ),
-    "an end that is awaited as text": (
-        "index",
-        "you read on and on",
-        ("while text := file.read(block):", "for text in iter(lambda: file.read(block), ''):"),
-    ),
+    "an end that is awaited as text": ("index", "you read on and on", AS_TEXT),
     "the lengths of rows in 16 bits": (
         "file",
         "of a row of 70,000 letters 4,4",

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -18,6 +19,11 @@ def whose(dist):
     return dist.get_rank()
 
 
+def go_on(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it was done before it was stopped
+        os.kill(pid, signal.SIGCONT)
+
+
 def test_ranks_that_have_not_met_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     started = warm._started
 
@@ -25,7 +31,7 @@ def test_ranks_that_have_not_met_yet_are_waited_for(monkeypatch: pytest.MonkeyPa
         processes, lines = started(*order)
         for process in processes:
             os.kill(process.pid, signal.SIGSTOP)
-            threading.Timer(2 * warm.QUIET, os.kill, (process.pid, signal.SIGCONT)).start()
+            threading.Timer(2 * warm.QUIET, go_on, (process.pid,)).start()
         return processes, lines
 
     monkeypatch.setattr(warm, "_started", started_late)

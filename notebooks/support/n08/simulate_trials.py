@@ -299,7 +299,7 @@ MISTAKES = famous(
             ", inf)",
             ", 0) or inf)",
         ),
-        "One visit to each rank is not enough: what it waits for may be done later.": (
+        "In front of the last rank B needs rank j + 1's B, which is done later: ask there, and ask again.": (
             _ROUNDS,
             _sweeps("1"),
         ),

@@ -227,6 +227,7 @@ def machines() -> list[tuple[Any, ...]]:
         (turn_early, _free({1: (1.0, 2.0), 2: (0.5, 1.5)}), 2, 1.0),  # 6 and 6
         (turn_early, _free({2: (0.5, 1.5), 1: (1.0, 2.0)}), 2, 1.0),  # 6 and 6
         (turn_early, _free({1: (1.0, 2.0), 2: (0.5, 1.499)}), 2, 1.0),  # 6 and 5.997
+        (turn_early, _free({1: (0.0, 0.0), 2: (0.5, 1.5)}), 2, 1.0),  # 0 and 6
         (gpipe, _free(two), 2, 0.75),
         (turn_early, _free(two), 2, 0.0),
         (only_forwards, _free({1: (9.0, 0.1), 2: (4.0, 5.0), 4: (3.0, 3.0)}), 2, 1.0),

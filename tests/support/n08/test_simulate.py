@@ -233,7 +233,15 @@ def test_as_many_rounds_as_there_are_tasks_are_enough_and_a_number_that_orders_c
         assert "these orders can run: all is done at" in verdict.message
         assert "key" not in verdict.message
     assert "stop when a round has done nothing" in n08.check_simulate(in_rounds(lambda orders: 2 * len(orders))).message
-    assert "One visit to each rank is not enough" in n08.check_simulate(in_rounds(lambda orders: 1)).message
+    assert "ask there, and ask again" in n08.check_simulate(in_rounds(lambda orders: 1)).message
+
+
+def test_who_asks_another_rank_for_the_gradient_round_after_round_is_not_told_that_one_visit_is_too_few():
+    for other in ("(kind, i, j - 1)", '(kind, i + (kind == "B"), j - (kind == "F"))'):
+        asked = edited(solved.simulate, ('(kind, i, j - 1 if kind == "F" else j + 1)', other))
+        verdict = n08.check_simulate(asked)
+        assert "these orders can run: all is done at" in verdict.message
+        assert "visit" not in verdict.message
 
 
 def test_a_task_of_another_kind_stands_anywhere_and_a_message_travels_after_what_is_needed_has_ended():

@@ -24,7 +24,7 @@ ASKED = (
     "A batch is used in the stream that was current when it was asked for. When the user asks for the next one, "
     "another stream may be current."
 )
-LEAVES = "Behind the last `yield` only a `finally` has its turn."
+LEAVES = "A generator that is left gets GeneratorExit at its `yield`, and a `finally` there still runs."
 RACES = {  # what is said of a race, by the habits of the user: whom it meets, and advice where a step races
     ("moves",): (
         "if its user goes on in another stream behind batch 0, ",

@@ -372,7 +372,7 @@ def recorded_too_late(batches, gpu):
         (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "that copy overlaps no step"),
         (for_one_user, "Ask for `gpu.current_stream()` at each hand-over"),
         (partial(for_one_user, waits=False), "if its user goes on in another stream"),
-        (recorded_too_late, "if its user leaves the loop behind batch 1"),
+        (recorded_too_late, "A generator that is left gets GeneratorExit at its `yield`, and a `finally` there"),
         (partial(two_buffers_in_turn, at_the_end=False), "if its user leaves the loop behind batch 1"),
         (lambda batches, gpu: list(batches), "not a tensor on the device"),
         (lambda batches, gpu: 3, "TypeError"),

@@ -207,7 +207,7 @@ check_idle_share = Exercise(
             ([("b", 3, 6), ("c", 4, 5), ("a", 2, 4)], ["a", "b", "c"]),
             ([("a", 0, 1), ("c", 2, 3)], ["a", "b", "c", "d"]),
             ([("a", 0, 10), ("b", 1, 2)], ["a", "b"]),
-            ([("b", 0, 1), ("a", 1, 9), ("c", 2, 3), ("b", 3, 4)], ["a", "b", "c"]),
+            ([("b", 0, 0.01), ("a", 0.01, 0.09), ("c", 0.02, 0.03), ("b", 0.03, 0.04)], ["a", "b", "c"]),
             LATE_SPANS,
         ],
     ),
@@ -405,7 +405,7 @@ check_deal = Exercise(
         "You rounded down, and gave a rank at most one row more: a fast one may have room for two.": rest_by_next_end,
         "You rounded each share up, and took back from the last ranks what was too much.": rounded_up,
         "You rounded each share but the last, which got the rest.": nearest_and_the_last_the_rest,
-        "All rows to the fastest: a slower one can take some of them.": all_to_the_fastest,
+        "You gave all rows to the fastest rank: others can take some of them.": all_to_the_fastest,
         "You gave all that was left over to the first rank.": rest_to(lambda rows, speeds: 0),
         "You gave all that was left over to the last rank.": rest_to(lambda rows, speeds: len(speeds) - 1),
         "You gave all that was left over to the fastest rank.": rest_to(

@@ -94,11 +94,23 @@ class StepWatch:
         return self
 
 
+class Factors(nn.Module):
+    """A layer whose parameter is neither a weight nor a bias by its name."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.factors = nn.Parameter(torch.ones(count))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Multiply each column by its factor."""
+        return rows * self.factors
+
+
 class WatchedReplica(nn.Sequential):
-    """A small model, of layers in layers, that is watched."""
+    """A small model, of layers in layers with parameters of equal shapes, that is watched."""
 
     def __init__(self) -> None:
-        super().__init__(nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 3))
+        super().__init__(nn.Sequential(nn.Linear(3, 3), nn.Tanh(), Factors(3)), nn.Linear(3, 3))
         self.forget()
 
     def forget(self) -> None:

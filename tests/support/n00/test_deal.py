@@ -207,6 +207,12 @@ def by_the_place_of_a_speed(rows, speeds):
     return shares
 
 
+def all_to_the_fastest(rows, speeds):
+    shares = [0] * len(speeds)
+    shares[speeds.index(max(speeds))] = rows
+    return shares
+
+
 def sorting_the_speeds(rows, speeds):
     speeds.sort(reverse=True)
     return with_a_heap(rows, speeds)
@@ -222,6 +228,7 @@ def clearing_the_speeds(rows, speeds):
     "answer, told",
     [
         (by_the_place_of_a_speed, "`index` finds the first rank that has it"),
+        (all_to_the_fastest, "You gave all rows to the fastest rank: others can take some of them."),
         (greedily(lambda share, speed: (share + 0.5) / speed), "would be half done with it first"),
         (sorting_the_speeds, "your function has changed its argument speeds, which is [7, 4, 2] afterwards"),
         (clearing_the_speeds, "your function has changed its argument speeds, which is [] afterwards"),

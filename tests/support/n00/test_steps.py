@@ -438,7 +438,7 @@ def sending_no_zeros(dist, replica, batch, learning_rate):
     [
         (only_rank_0, "rank 0 waits in all_reduce, its collective 0, rank 1 has ended"),
         (forgetting_to_wait, "rank 0 never waited for its all_reduce"),
-        (sending_no_zeros, "rank 7 in all_reduce of 4 float64 values"),
+        (sending_no_zeros, "rank 7 in all_reduce of 3 float64 values"),
     ],
 )
 def test_ranks_that_would_hang_or_run_ahead_are_told_who_waits_for_what(answer, told):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from math import ceil
 from operator import index
@@ -153,8 +152,6 @@ _CEIL = "ceil(2 * message / (forward + backward))"
 
 
 # where two messages fill whole rounds all numbers are exact, so `ceil` meets no rounding error
-_DRAW = random.Random(4)
-_DRAWN = [(4, _DRAW.randint(1, 4), _DRAW.randint(1, 4), _DRAW.randint(1, 24) / 4) for _ in range(6)]
 COSTS: list[tuple[float, ...]] = [
     (4, 1, 2, 0),
     (4, 1, 2, 5),
@@ -169,7 +166,12 @@ COSTS: list[tuple[float, ...]] = [
     (3, 1, 2, 12),  # more rounds than anybody would write down
     (3, 1, 2, 6.5),  # many rounds: who allows four only is told from who divides by the longer task
     (3, 3, 1, 2.5),  # a message below a forward, and two that are longer than a round
-    *_DRAWN,
+    # on either side of half a round, of each task, of a round
+    *((2, *tasks, message) for tasks in ((1, 4), (4, 1)) for message in (1.5, 2.75, 3.5, 5.5)),
+    (2, 2, 3, 2.75),  # between the two tasks, less than twice the shorter
+    (2, 0.25, 0.5, 0.5),  # below a tick, and two are more than a round
+    (2, 0.25, 1, 0.5),  # likewise, and two are less
+    (2, 0.25, 0.25, 8),  # more forwards than the prediction has micro-batches
 ]
 """Sizes and prices of exercise 4: n, forward, backward, message."""
 

@@ -198,18 +198,6 @@ def eager_beyond_four_ranks(j, n, forward, backward, message):
     return solved.forwards_ahead(j, n, forward, backward, message) if n <= 4 else 1 + 2 * (n - 1 - j)
 
 
-def six_rounds_at_most(j, n, forward, backward, message):
-    """Wrong where a message takes more than three rounds."""
-    return 1 + (n - 1 - j) * min(6, 1 + ceil(2 * message / (forward + backward)))
-
-
-def one_for_a_message_below_a_forward(j, n, forward, backward, message):
-    """Wrong where a backward is shorter than a forward: two such messages may be longer than a round."""
-    if message < forward:
-        return n - j + (n - 1 - j) * ceil(message / forward)
-    return solved.forwards_ahead(j, n, forward, backward, message)
-
-
 def round_in_whole_ticks(j, n, forward, backward, message):
     """Wrong where a round is no whole number of ticks: it rounds the divisor up, too."""
     return 1 + (n - 1 - j) * (1 + ceil(2 * message / ceil(forward + backward)))

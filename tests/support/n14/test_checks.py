@@ -94,8 +94,6 @@ def _swapped(m, n):
         ("check_forwards_ahead", answers.mean_of_tasks, "not each against one task"),
         ("check_forwards_ahead", answers.by_the_longer_task, "not the longer of the two"),
         ("check_forwards_ahead", answers.eager_beyond_four_ranks, "with so few it waits"),
-        ("check_forwards_ahead", answers.six_rounds_at_most, "with so few it waits"),
-        ("check_forwards_ahead", answers.one_for_a_message_below_a_forward, "with so few it waits"),
         ("check_forwards_ahead", answers.round_in_whole_ticks, "forward = 1, backward = 0.25"),
         ("check_forwards_ahead", _rounded_up_by_hand, "message = 0.001, expected 3, got 2"),
         ("check_interleaved", answers.in_turn_up_to_four_ranks, "n = 5"),

@@ -46,6 +46,29 @@ def test_a_round_is_any_forward_and_any_backward(rounds):
     assert n14.check_forwards_ahead(_warm_up(rounds)).status == "wrong"
 
 
+@pytest.mark.parametrize("short", [lambda f, b: f, lambda f, b: b, lambda f, b: 1], ids=["forward", "backward", "tick"])
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        lambda both, f, b: both > 0,
+        lambda both, f, b: ceil(both / 2 / min(f, b)),
+        lambda both, f, b: ceil(both / 2 / max(f, b)),
+    ],
+    ids=["eager", "by the shorter task", "by the longer task"],
+)
+def test_another_rule_for_messages_shorter_than_a_task_is_refused(short, rounds):
+    def rule(j, n, forward, backward, message):
+        if message < short(forward, backward):
+            return _warm_up(rounds)(j, n, forward, backward, message)
+        return solved.forwards_ahead(j, n, forward, backward, message)
+
+    assert n14.check_forwards_ahead(rule).status == "wrong"
+
+
+def test_who_never_returns_more_forwards_than_the_prediction_has_micro_batches_is_refused():
+    assert n14.check_forwards_ahead(lambda **case: min(32, solved.forwards_ahead(**case))).status == "wrong"
+
+
 @pytest.mark.parametrize("mistake", n14.check_forwards_ahead.famous, ids=lambda mistake: mistake.sentence)
 def test_a_wrong_number_is_told_of_a_rank_behind_which_all_are_right(mistake):
     """With 5, 4, 3, 2 and free messages nobody waits, and with 4 instead of 5 all do: too many are rank 3's two."""

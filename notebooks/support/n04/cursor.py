@@ -51,8 +51,8 @@ LIVES: list[tuple[int, int, int, str]] = [
     (10, 1, 0, "epoch=3 next(3) save load save load next(9)"),
     (10, 1, 0, "epoch=3 next(3) save save load next(9)"),
     (10, 3, 0, "epoch=3 save load next(4)"),
-    # a long shard, and epochs that fill no byte
-    (900, 1, 0, "epoch=300 reset() next(467) save load position next(2) reset() next(2)"),
+    # a long shard, and an epoch of 2^24 + 1, which neither two bytes nor a short float can hold
+    (900, 1, 0, "epoch=16777217 reset() next(467) save load position next(2) reset() next(2)"),
 ]
 
 
@@ -178,16 +178,19 @@ def _told(answer: Any) -> str:
 
 
 def _fault_of_few(cursor: CursorClass) -> str:
-    """Ask for samples where there are fewer than ranks: any will do, if they come to an end."""
+    """Ask for samples where there are fewer than ranks: any will do, if they end, and a load goes on with them."""
     for size, ranks in ((1, 3), (2, 8)):
         for rank in range(ranks):
             said = f"Cursor({size}, {ranks}, {rank})"
             with in_case(f"{said}, next(1)", {"": FEW}):
                 mine = cursor(size, ranks, rank)
-                for _ in range(ASKED):
-                    last = mine.next(1)
-            if last is not None:
-                return f"{said}, {ASKED} times next(1): the last one {_told(last)}, not None."
+                given = [mine.next(1) for _ in range(ASKED)]
+            if given[-1] is not None:
+                return f"{said}, {ASKED} times next(1): the last one {_told(given[-1])}, not None."
+            new = lived(cursor, size, ranks, rank, "next(1) save load next(1)")[-1]
+            if repr(new) != repr(given[1]):
+                told = f"{said}, next(1), save, load, next(1): the last one {_told(new)}"
+                return f"{told}; without save and load it {_told(given[1])}."
     return ""
 
 

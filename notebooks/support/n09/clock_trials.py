@@ -52,8 +52,8 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     finalized: list[tuple[ProbeTask, object]] = []
     shared = SHARED in case
     kinds = [kind for kind in case if kind not in (SHARED, TWO_SHARE)]
-    sharing = len(kinds) if shared else 2 * (TWO_SHARE in case)
-    own = [0 if j < sharing else j for j in range(len(kinds))]  # by partition: its worker
+    apart = TWO_SHARE in case
+    own = [0 if shared or (apart and j == 3) else j for j in range(len(kinds))]  # by partition: its worker
     busy = [j for j, kind in enumerate(kinds) if kind != "idle"]
     meets = {own[j]: j for j in busy}.values()  # the last task of each worker
     meeting = Barrier(len(meets), timeout=patience / 2)

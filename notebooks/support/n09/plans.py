@@ -265,18 +265,19 @@ def values_on(devices: list[str], schedule: ClockRunner = backwards) -> dict[int
         return schedule(tasks, *queues)
 
 
-def fault_of_devices(devices: list[str]) -> str:
+def fault_of_devices(devices: list[str | torch.device]) -> str:
     """Say why these devices don't break `backwards`, "" if they do."""
-    if not isinstance(devices, (list, tuple)) or not all(isinstance(name, str) for name in devices):
+    if not isinstance(devices, (list, tuple)) or not all(isinstance(d, (str, torch.device)) for d in devices):
         return f"a list of names such as 'cpu' is expected, not {devices!r}."
-    if len(devices) != PARTITIONS:
-        return f"{PARTITIONS} devices are expected, one for each partition, not {len(devices)}."
-    seen = values_on(list(devices))
-    right = values_on(list(devices), run_clock)
+    names = [*map(str, devices)]
+    if len(names) != PARTITIONS:
+        return f"{PARTITIONS} devices are expected, one for each partition, not {len(names)}."
+    seen = values_on(names)
+    right = values_on(names, run_clock)
     kept = [j for j in right if seen[j] == right[j]]
     if len(kept) != 1:
         told = f"{len(kept)} values are right, those of the partitions {', '.join(map(str, kept))}"
-        return Fault(f"on {', '.join(devices)} {told}.", f"{len(kept)} are right")
-    if all(torch.device(name).type != "cpu" for name in devices):
+        return Fault(f"on {', '.join(names)} {told}.", f"{len(kept)} are right")
+    if all(torch.device(name).type != "cpu" for name in names):
         return "one value is right; a CPU is asked for among the devices, too."
     return ""

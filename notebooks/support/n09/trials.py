@@ -6,6 +6,7 @@ what it left behind.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,15 +26,17 @@ from support.n09.answers import Queues
 FALSY = "works, but bool(task) is False"
 BLANK = "an error of which bool is False"
 NONE = "works and returns None"
+FALSE = "works and returns False"
 TENSOR = "works and returns a tensor"
 TUPLE = "works and returns a tuple of three"
 ERROR = "works and returns a ValueError"
 FAILS_LATER = "works, but its finalize raises KeyError"
 SHARED = "all partitions share a queue"
-TWO_SHARE = "the first two partitions share a queue"
-GOOD = ("works", "late", FALSY, NONE, TENSOR, TUPLE, ERROR, FAILS_LATER)
+TWO_SHARE = "partitions 0 and 3 share a queue"
+GOOD = ("works", "late", FALSY, NONE, FALSE, TENSOR, TUPLE, ERROR, FAILS_LATER)
 BATCHES: dict[str, Callable[[], object]] = {
     NONE: lambda: None,
+    FALSE: lambda: False,
     TENSOR: lambda: torch.zeros(2),
     TUPLE: lambda: (ValueError, ValueError("a batch"), None),  # as sys.exc_info() is
     ERROR: lambda: ValueError("a batch"),
@@ -277,13 +280,14 @@ class _Spawning:
 
     @contextmanager
     def _slow_threads(self) -> Iterator[None]:
-        """Let the reader's threads begin late and end when they are joined; a join's limit runs out at once.
+        """Let the reader's threads begin late and end when joined; a join's limit and a sleep are over at once.
 
         So who does not wait for each of them is seen to leave too early, however fast or busy the machine is, and a
         limit is too short, however long it is. Who waits in another way than by join only waits longer.
         """
         begin = Thread.start
         join = Thread.join
+        rest = time.sleep
 
         def start(thread: Thread) -> None:
             if current_thread() is self.me and self.slowly:
@@ -299,9 +303,14 @@ class _Spawning:
                 self.limited = True
             join(thread, timeout)
 
+        def sleep(seconds: float) -> None:
+            hurries = current_thread() is self.me and not self.may_end.is_set()
+            rest(min(seconds, 0.001) if hurries else seconds)
+
         with (
             mock.patch.object(Thread, "start", start),
             mock.patch.object(Thread, "join", join_without_a_limit),
+            mock.patch.object(time, "sleep", sleep),
         ):
             self.aside = Aside(self._work)
             yield

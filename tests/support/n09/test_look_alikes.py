@@ -215,7 +215,7 @@ def one_for_all():
         (
             n09.check_worker,
             worker_that_takes_a_layers_empty_for_its_own,
-            "raises Empty, works. Expected: False, its Empty; seen: no answer to task 2.",
+            "and returns False. Expected: False, its Empty; seen: no answer to task 2.",
         ),
         (n09.check_worker, worker_that_breaks, "seen: the last answer, (False, None), although tasks are left."),
         (n09.check_worker, worker_that_copies_tasks, "seen: True, a copy of task 0 and batch of task 0."),

@@ -1,5 +1,6 @@
 """Schedulers of a clock that readers wrote who had not seen ours: shared queues, errors that count as false."""
 
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -84,11 +85,47 @@ def clock_with_error_or(tasks, in_queues, out_queues):
     return batches
 
 
-def clock_that_goes_backwards_unless_all_share(tasks, in_queues, out_queues):
+def by_worker(tasks, in_queues, out_queues):
+    """Take the answers worker by worker, and return {partition: answer} in that order."""
     for j, task in tasks.items():
         in_queues[j].put(task)
-    all_share = len({id(out_queues[j]) for j in tasks}) == 1
-    return ended(tasks, {j: out_queues[j].get() for j in (tasks if all_share else reversed(tasks))})
+    workers = {id(out_queues[j]): out_queues[j] for j in tasks}.values()
+    return {j: out_queue.get() for out_queue in workers for j in tasks if out_queues[j] is out_queue}
+
+
+def clock_that_finalizes_by_worker(tasks, *queues):
+    answers = by_worker(tasks, *queues)
+    for j in tasks:
+        if not answers[j][0]:
+            raise answers[j][1][1]
+    for task, batch in (payload for _, payload in answers.values()):
+        task.finalize(batch)
+    return {j: payload[1] for j, (_, payload) in answers.items()}
+
+
+def clock_that_raises_by_worker(tasks, *queues):
+    answers = by_worker(tasks, *queues)
+    for ok, payload in answers.values():
+        if not ok:
+            raise payload[1]
+    return ended(tasks, answers)
+
+
+def clock_in_the_order_of_a_set(tasks, *queues):
+    partitions = {*tasks}
+    return putting(take)({j: tasks[j] for j in partitions}, *queues)
+
+
+def worker_with_false_for_no_batch(in_queue, out_queue):
+    while (task := in_queue.get()) is not None:
+        batch = False
+        try:
+            batch = task.compute()
+        except BaseException:
+            out_queue.put((False, sys.exc_info()))
+        if batch is not False:
+            out_queue.put((True, (task, batch)))
+    out_queue.put((False, None))
 
 
 def clock_without_tasks_that_count_as_false(tasks, in_queues, out_queues):
@@ -174,9 +211,12 @@ def batched(items, many):
 @pytest.mark.parametrize(
     "check, answer, says",
     [
-        (n09.check_run_clock, clock_that_goes_backwards_unless_all_share, "0: 'batch of task 1', 1: 'batch of task 0'"),
+        (n09.check_run_clock, clock_that_finalizes_by_worker, "seen: finalized: task 0, task 3, task 1, task 10."),
+        (n09.check_run_clock, clock_that_raises_by_worker, "of task 1; seen: raised the RuntimeError of task 3"),
+        (n09.check_run_clock, clock_in_the_order_of_a_set, "seen: finalized: task 0, task 1, task 10, task 3."),
+        (n09.check_worker, worker_with_false_for_no_batch, "its batch; seen: no answer to task 3"),
         (n09.check_run_clock, clock_without_tasks_that_count_as_false, "seen: returned {1: 'batch of task 1'"),
-        (n09.check_run_clock, clock_without_a_gap, "computed by their own worker: 5; seen: tasks computed by their"),
+        (n09.check_run_clock, clock_without_a_gap, "computed by their own worker: 3; seen: tasks computed by their"),
         (n09.check_run_clock, clock_of_three_at_a_time, "computed together; seen: not all computed together"),
         (n09.check_run_clock, clock_that_looks_for_each_partition, "all partitions share a queue. Expected: returned"),
         (

@@ -9,6 +9,7 @@ from queue import Empty, Queue, SimpleQueue
 from threading import Event, Thread
 
 import pytest
+import torch
 
 from support.built import Task, clock_cycles, run_clock
 from support.built import worker as serve
@@ -164,7 +165,7 @@ def plan_of_clones(compute, batches, n, in_queues, out_queues):
         (n09.check_run_plan, plan_by_hand),
         (n09.check_run_plan, plan_of_clones),
         (n09.check_devices, ["cpu", *["cuda:0"] * 4]),
-        (n09.check_devices, ["cuda:1", "cpu", "cuda:1", "meta", "meta"]),
+        (n09.check_devices, [*map(torch.device, ("cuda:1", "cpu", "cuda:1", "meta", "meta"))]),
         (n09.check_devices, ("mps", "mps", "cpu", "cuda", "cuda:0")),
     ],
 )

@@ -421,6 +421,11 @@ def plan_that_remembers(compute, batches, n, *queues, known={}):  # noqa: B006  
             partial(spawn_that_waits_otherwise, wait=for_an_empty_queue),
             "A thread may still be alive",
         ),
+        (
+            n09.check_spawn_workers,
+            partial(spawn_that_waits_otherwise, wait=lambda *pair: time.sleep(0.5)),
+            "A thread may still be alive",
+        ),
         (n09.check_run_clock, clock_that_asks_whoever_is_there, "share a queue"),
         (n09.check_run_clock, clock_that_keeps_the_first_error_and_finalizes, "Take all answers before you finalize"),
         (n09.check_run_plan, plan_in_threads_of_its_own, "0 tasks went through the in_queues"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support import built
+from support import built, imitated
 from support.kit.mistakes import edited
 from support.n06 import checks as n06
 
@@ -93,3 +93,20 @@ class WaitsAgain(built.MyDDP):
 )
 def test_what_is_told_of_messages_is_counted_step_by_step(answer, told):
     assert told in n06.check_ddp(answer).message
+
+
+def test_a_ddp_that_sends_one_bucket_for_ever_is_stopped_and_told_its_line():
+    answer = edited(built.MyDDP, ("self.waiting.pop(0)", "self.waiting[0]"))
+    assert "a loop that does not end? (in send, line" in n06.check_ddp(answer).message
+
+
+class NeverLeavesItsLoop(built.MyDDP):
+    def send(self):
+        while any(parameter.grad is None for parameter in self.waiting[0]):
+            pass
+
+
+def test_a_ddp_whose_hook_never_ends_is_waited_for_once_and_told_its_line(monkeypatch):
+    monkeypatch.setattr(imitated, "PATIENCE", 0.3)
+    message = n06.check_ddp(NeverLeavesItsLoop).message
+    assert "on 1 rank: the ranks were not done after 0.3 s (in " in message

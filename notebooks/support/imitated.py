@@ -18,9 +18,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lib.arguments import integer
+from support.kit.raised import standing
 from support.kit.threads import Aside, StuckError, Waits
 
 PATIENCE = 20.0  # seconds for ranks in threads, whose work takes milliseconds
+ENDLESS = 2_000  # calls of a rank; what runs here makes some hundred, and each holds a tensor
 
 #: A collective that has begun: by rank of the world what it is, what must be equal on all ranks, and the tensor.
 Call: TypeAlias = "dict[int, tuple[str, Any, Tensor]]"
@@ -283,6 +285,7 @@ class Imitation:
 
     def _name(self, what: str) -> str:
         self._begun += 1
+        _end_a_loop(self._begun, what)
         return f"{what} (its call {self._begun})"
 
     def _send(self, tensor: Tensor, dst: int, what: str) -> Handle:
@@ -318,6 +321,7 @@ class Imitation:
         """Join the group's next collective; return what waits for the others and gives their tensors, by rank."""
         world = self.world
         number = self._count
+        _end_a_loop(number, kind)
         same = (tensor.numel(), _named(tensor), end)
         with world.changed:
             self._count += 1
@@ -345,6 +349,14 @@ class Imitation:
             return [call[member][2] for member in self._members]
 
         return given
+
+
+def _end_a_loop(calls: int, what: str) -> None:
+    """Raise RuntimeError for a rank that calls for ever, before its calls fill the memory."""
+    if calls >= ENDLESS:
+        raise RuntimeError(
+            f"{ENDLESS:,} calls of one rank, the last of them {what}: in a loop that does not end?"
+        )
 
 
 def _writing(tensor: Tensor) -> AbstractContextManager[object]:
@@ -406,9 +418,11 @@ def in_threads(function: Callable[[Any], Any], world_size: int) -> tuple[list[An
 
     with Aside(*(partial(live, rank) for rank in range(world_size))) as aside:
         over = aside.over(PATIENCE)
+        lines = filter(None, (standing(run.thread) for run in aside.runs))
+        line = next((f" ({line})" for line in lines), "")
         world.close()
     if not over:
-        raise TimeoutError(f"the ranks were not done after {PATIENCE:g} s")
+        raise TimeoutError(f"the ranks were not done after {PATIENCE:g} s{line}")
     errors = [run.error for run in aside.runs if run.error is not None]
     if errors:
         raise min(errors, key=lambda error: isinstance(error, StuckError))

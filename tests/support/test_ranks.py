@@ -103,6 +103,23 @@ def test_calls_that_do_not_match_are_refused(call, words):
         in_threads(call, 2)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda dist: dist.isend(torch.ones(1), 1 - dist.get_rank()),
+        lambda dist: dist.all_reduce(torch.ones(1), async_op=True),
+        lambda dist: dist.barrier(),
+    ],
+)
+def test_a_loop_that_calls_for_ever_is_stopped_before_it_fills_the_memory(call):
+    def for_ever(dist):
+        while True:
+            call(dist)
+
+    with pytest.raises(RuntimeError, match="in a loop that does not end"):
+        in_threads(for_ever, 2)
+
+
 def test_a_group_has_numbers_messages_and_collectives_of_its_own():
     def twice(dist):
         among = dist.among([2, 0]) if dist.get_rank() != 1 else None

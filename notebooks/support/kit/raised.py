@@ -3,18 +3,21 @@
 in_case   a context manager: whatever is raised inside is told with the case
 told_of   the sentence about an exception
 calling   the line of the reader's code from which ours is called just now
+standing  the line of the reader's code in which another thread is just now
 Finding   raised by a trial of ours, deep inside the reader's call: its text is what the check says
 """
 
 from __future__ import annotations
 
 import linecache
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 
 _LIB = find_spec("lib")
 #: Files below these folders are not the reader's: ours, Python's own, installed packages.
@@ -80,6 +83,12 @@ def place(error: BaseException) -> str:
 def calling() -> str:
     """Return the line of the reader's code from which the running function is called, "" if there is none."""
     return _last_of_the_readers(traceback.extract_stack())
+
+
+def standing(thread: Thread) -> str:
+    """Return the line of the reader's code in which a thread is just now, "" if it is in none or has ended."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return _last_of_the_readers(traceback.extract_stack(frame)) if frame else ""
 
 
 def _last_of_the_readers(frames: Sequence[traceback.FrameSummary]) -> str:

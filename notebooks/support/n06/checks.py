@@ -335,7 +335,7 @@ check_gather = Exercise(
                 _MINE,
                 "[-1 - ctx.dist.get_rank()]",
             ),
-            "Always the first chunk? Rank r's points are chunk r.": (_MINE, "[0]"),
+            "Rank r's points are chunk r.": (_MINE, "[0]"),
             "W times your own term is not the sum over ranks: each loss has a gradient of its own.": (
                 _REDUCE,
                 "total *= ctx.dist.get_world_size()",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -18,7 +17,7 @@ from lib.text import plural
 from support.built import in_buckets
 from support.imitated import Handle, Imitation, World, in_threads
 from support.kit.judged import Fault
-from support.kit.raised import in_case
+from support.kit.raised import InCaseError, in_case
 from support.kit.threads import StuckError
 from support.n06.ddp_models import LAYERS, LIMITS, SPARE_WITH_TOP, TOGETHER, Turned, TwoBranches, chain
 from support.n06.drawn import ASK_DIST, Noting, close, drawn_values, told_apart
@@ -51,11 +50,9 @@ def fault_of_ddp(answer: Any) -> str:
         fault = _fault_of_training(answer, world, lambda seed, rank: chain(seed), LIMITS, "")
         if fault:
             return fault
-    turned = "a model of two branches, which rank 1 computes in the other order"
+    what = "a model of two branches, which rank 1 computes in the other order"
     for limits in (LAYERS, TOGETHER):
-        fault = _fault_of_training(
-            answer, 2, lambda seed, rank: TwoBranches(seed, turned=rank == 1), limits, turned
-        )
+        fault = _fault_of_training(answer, 2, lambda seed, r: TwoBranches(seed, turned=r == 1), limits, what)
         if fault:
             return fault
     unused: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
@@ -84,8 +81,11 @@ def fault_of_ddp(answer: Any) -> str:
 
 def _is_right_alone(answer: Any) -> bool:
     """Say whether one model on one rank trains as it should; what is shared between models does not show there."""
-    with suppress(Exception, SystemExit):
+    try:
         return not _fault_of_training(answer, 1, lambda seed, rank: chain(seed), LIMITS, "")
+    except (Exception, SystemExit) as error:
+        if isinstance(error, InCaseError) and isinstance(error.error, TimeoutError):
+            raise
     return False
 
 

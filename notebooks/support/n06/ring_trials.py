@@ -183,8 +183,10 @@ def _fault_of_sends(counts: World, world: int, size: int) -> str:
         peers = [
             " and ".join(str(to) for to in range(world) if (by, to) in counts.posted) for by in range(world)
         ]
-        told = ", ".join(f"rank {rank} to {to}" for rank, to in enumerate(peers) if to)
-        return f"right sums, but of {world} ranks {told}; in a ring rank 0 sends to rank 1 only, and so on."
+        told = ", ".join(f"from rank {rank} to {to}" for rank, to in enumerate(peers) if to)
+        return (
+            f"right sums, but with {world} ranks messages go {told}; in a ring rank 0 sends to rank 1 only."
+        )
     most = max(counts.sent.values(), default=0)
     ring = 2 * (world - 1) * -(-size // world)
     if most > ring:

@@ -174,10 +174,17 @@ def test_an_exception_of_ours_is_not_called_the_readers():
     assert rows("ab").message.startswith("rows: your code gives what can't be used here: TypeError")
 
 
-def test_who_is_not_done_in_time_is_not_told_of_what_the_code_gives(monkeypatch):
-    monkeypatch.setattr(imitated, "PATIENCE", 0.05)
+def test_who_is_not_done_in_time_is_told_where_it_is_and_not_of_what_the_code_gives(monkeypatch):
+    begun = threading.Event()
+    monkeypatch.setattr(imitated.Aside, "over", lambda *_: not begun.wait())
     rows = Exercise("rows", [1], judge=judged(partial(imitated.in_threads, world_size=1), ""))
-    assert rows(lambda dist: time.sleep(0.1)).message == "rows: the ranks were not done after 0.05 s."
+
+    def for_ever(dist):
+        begun.set()
+        while True:
+            pass
+
+    assert rows(for_ever).message.startswith("rows: the ranks were not done after 20 s (in for_ever, line ")
 
 
 def test_a_finding_inside_the_readers_call_is_told_as_it_is():

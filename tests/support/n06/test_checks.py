@@ -95,11 +95,11 @@ def whole_tensors(tensor, dist):
     [
         (
             (built.reduce_scatter, to_everyone),
-            "rank 0 to 1 and 2, rank 1 to 0 and 2, rank 2 to 0 and 1; in a ring rank 0",
+            "messages go from rank 0 to 1 and 2, from rank 1 to 0 and 2, from rank 2 to 0 and 1; in a ring rank 0",
         ),
         (
             (by_the_centre, nothing),
-            "rank 0 to 1 and 2, rank 1 to 0, rank 2 to 0; in a ring rank 0 sends to rank 1 only",
+            "from rank 0 to 1 and 2, from rank 1 to 0, from rank 2 to 0; in a ring rank 0 sends to rank 1 only",
         ),
         (
             (whole_tensors, nothing),

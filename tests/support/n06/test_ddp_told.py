@@ -2,9 +2,11 @@
 
 import pytest
 
-from support import built
+from support import built, imitated
 from support.kit.mistakes import edited
+from support.kit.raised import InCaseError
 from support.n06 import checks as n06
+from support.n06.ddp_trials import fault_of_ddp
 
 _SENT = "self.sent.append((bucket, flat, self.dist.all_reduce(flat, async_op=True)))"
 
@@ -93,3 +95,21 @@ class WaitsAgain(built.MyDDP):
 )
 def test_what_is_told_of_messages_is_counted_step_by_step(answer, told):
     assert told in n06.check_ddp(answer).message
+
+
+def test_a_ddp_that_sends_one_bucket_for_ever_is_stopped_and_told_its_line():
+    answer = edited(built.MyDDP, ("self.waiting.pop(0)", "self.waiting[0]"))
+    assert "a loop that does not end? (in send, line" in n06.check_ddp(answer).message
+
+
+class NeverLeavesItsLoop(built.MyDDP):
+    def send(self):
+        while any(parameter.grad is None for parameter in self.waiting[0]):
+            pass
+
+
+def test_a_ddp_whose_hook_never_ends_is_waited_for_once(monkeypatch):
+    monkeypatch.setattr(imitated, "PATIENCE", 0.1)
+    with pytest.raises(InCaseError) as caught:
+        fault_of_ddp(NeverLeavesItsLoop)
+    assert (caught.value.case, type(caught.value.error)) == ("on 1 rank", TimeoutError)

@@ -253,7 +253,7 @@ def test_a_task_of_another_kind_stands_anywhere_and_a_message_travels_after_what
     )
     verdict = n08.check_simulate(like_a_forward)
     assert verdict.status == "wrong"
-    assert "R1 on rank 1 ends at 3, expected 1" in verdict.message
+    assert "R1 on rank 1 ends at 6, expected 1" in verdict.message
     only_r_is_other = edited(
         solved.simulate,
         ('kind not in "FB" or (kind == "F" and j == 0)', 'kind == "R" or (kind == "F" and j == 0)'),
@@ -263,6 +263,9 @@ def test_a_task_of_another_kind_stands_anywhere_and_a_message_travels_after_what
     verdict = n08.check_simulate(only_r_is_other)
     assert verdict.status == "wrong"
     assert "W1" in verdict.message
+    for late in ("message", "message * (j > 0)", "message * (j < len(orders) - 1)"):
+        waits = edited(solved.simulate, ("return 0.0", f'return 0.0 if kind == "F" else {late}'))
+        assert n08.check_simulate(waits).status == "wrong", late
     waits_for_r = edited(
         solved.simulate,
         ("if order and arrival", 'if order and not (order[0][0] == "B" and ("R", order[0][1]) in order) and arrival'),

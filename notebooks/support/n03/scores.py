@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import sys
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,11 +40,12 @@ class Wrapper(nn.Module):
         # torch's names
         self.require_forward_param_sync = True
         self.require_backward_grad_sync = True
+        self.broadcast_buffers = True
 
     def forward(self, x: Tensor) -> Any:
         """Broadcast or not, decide for the next forward, compute."""
         self._dist.world.events.append((self._dist.get_rank(), FORWARD))
-        if self.require_forward_param_sync:
+        if self.require_forward_param_sync and self.broadcast_buffers:
             for buffer in self.module.buffers():
                 self._dist.broadcast(buffer, 0)
         self.require_forward_param_sync = torch.is_grad_enabled() and self.require_backward_grad_sync
@@ -213,12 +216,15 @@ def _scores(rank: Callable[[Any], Any], world: int, where: str) -> list[float] |
 #: Batches, and images of a batch; what is kept is asked before batch EARLY and before the last.
 MANY = (8, 3071)
 EARLY = 3
-#: 2**24 images in large batches, and then so many in batches of one: a float32 grows by 1 up to 2**24 only.
+#: 2**24 hits in large batches, as many misses, then so many images in batches of one: a float32 grows by 1 up to
+#: 2**24 only. Two thirds of them are hits, in whatever type their number runs over.
 LARGE = (16, 2**20)
-SINGLES = 600
+SINGLES = 768
 #: Of so many images one is right: 1/107 times 107 is not 1, in float32 and in float64.
 MIXED = 107
 BROKEN = "which is no whole number"
+STOPPED = "a count has stopped"
+NOT_THE_READERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 class Alive(TorchFunctionMode):
@@ -227,20 +233,31 @@ class Alive(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._made: list[weakref.ref[Tensor]] = []
-        self.calls = 0
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
-        self.calls += 1
-        self._made += [weakref.ref(leaf) for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        leaves = [made] if isinstance(made, Tensor) else tree_leaves(made)
+        self._made += [weakref.ref(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
         return made
 
     def held(self) -> int:
         """Return the bytes that they hold."""
-        there = [tensor for reference in self._made if (tensor := reference()) is not None]
-        self._made = [weakref.ref(tensor) for tensor in there]
-        storages = [tensor.untyped_storage() for tensor in there]
+        storages = [tensor.untyped_storage() for tensor in self._there()]
         return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+    def float_count(self, more_than: int) -> str:
+        """Return the type of a float of 32 bits or fewer that holds whole numbers, and one so large; or ""."""
+        for tensor in self._there():
+            small = tensor.is_floating_point() and tensor.element_size() <= 4 and tensor.numel() > 0
+            if small and torch.equal(tensor, tensor.round()) and float(tensor.max()) > more_than:
+                return str(tensor.dtype).removeprefix("torch.")
+        return ""
+
+    def _there(self) -> list[Tensor]:
+        there = [tensor for reference in self._made if (tensor := reference()) is not None]
+        # once each: a tensor that is changed in place is made again by every change
+        self._made = [*{id(tensor): weakref.ref(tensor) for tensor in there}.values()]
+        return there
 
 
 def _fault_of_many(answer: Any) -> str:
@@ -249,13 +266,17 @@ def _fault_of_many(answer: Any) -> str:
     model = _model(0)
     alive = Alive()
     kept: list[tuple[int, int]] = []
+    counts: list[str] = []
+    lines = [0]
 
     def note(number: int) -> None:
         if number in (EARLY, count - 1):
             kept.append((alive.held(), tracemalloc.get_traced_memory()[0]))
+        if number == count - 1:
+            counts.append(alive.float_count(more_than=batch))
 
     def rank(dist: Any) -> Any:
-        with alive:
+        with alive, _lines_counted(lines):
             loader = Loader(range(count), lambda _: (x.clone(), y.clone()), note)
             return answer(Wrapper(model, dist), loader, dist)
 
@@ -269,13 +290,37 @@ def _fault_of_many(answer: Any) -> str:
         return scores
     images = batch * (count - 1 - EARLY)
     tensors, objects = [(after - before) / images for before, after in zip(*kept[:2], strict=True)]
-    # the least that can be kept of an image is a byte; something of every batch may stay
-    if tensors > 0.5 or objects > 0.95:
+    one_by_one = lines[0] > images
+    # the least that can be kept of an image is a byte; something of every batch may stay, and Python's free lists grow
+    if tensors > 0.5 or objects > (6 if one_by_one else 0.95):
         left = round(tensors + objects)
         stays = f"of every image {plural(left, 'byte')} {'stays' if left == 1 else 'stay'}"
         return Fault(f"{where}: {stays}, and there may be more images than memory holds.", known_by="kept")
-    one_by_one = alive.calls > images  # 2**24 images would take too long: the type of what is sent decides
-    return _fault_of_rounding(answer, 0, small=MIXED) if one_by_one else _fault_of_counts(answer)
+    if not one_by_one:
+        return _fault_of_growing(answer) or _fault_of_rounding(answer)
+    # one by one 2**24 images would take too long: the types of what is sent and of what is kept decide
+    if fault := _fault_of_rounding(answer, small=MIXED):
+        return fault
+    return Fault(f"{where}: you count in {counts[-1]}.", known_by=STOPPED) if counts[-1] else ""
+
+
+@contextmanager
+def _lines_counted(lines: list[int]) -> Iterator[None]:
+    """While its `with` lasts, count in lines[0] the lines that this thread runs, but for torch's and ours."""
+    before = sys.gettrace()
+
+    def note(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename.startswith(NOT_THE_READERS):
+            return None
+        if event == "line":
+            lines[0] += 1
+        return note
+
+    sys.settrace(note)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 class _Decided(nn.Module):
@@ -311,9 +356,9 @@ class _Exact:
         self._note(tensor, "all_gather")
         self._dist.all_gather(tensors, tensor)
 
-    def broadcast(self, tensor: Tensor, src: int) -> None:
+    def broadcast(self, tensor: Tensor, *given: Any, **named: Any) -> Any:
         self._note(tensor, "broadcast", summed=False)
-        self._dist.broadcast(tensor, src)
+        return self._dist.broadcast(tensor, *given, **named)
 
     def _note(self, tensor: Tensor, what: str, summed: bool = True) -> None:
         if not tensor.is_floating_point() or not tensor.numel():
@@ -327,39 +372,27 @@ class _Exact:
             self._rounded.append(f"{what} is given {odd[0]}, {BROKEN}")
 
 
-def _fault_of_counts(answer: Any) -> str:
-    """Count many images on one rank, then on two: no count may stop to grow, and none may be rounded on its way."""
-    # beside many images a little less than 1 is rounded to 1
-    # hits beyond 2**24, and odd: no float32 holds them
-    return (
-        _fault_of_growing(answer) or _fault_of_rounding(answer, 0) or _fault_of_rounding(answer, LARGE[0] + 1)
-    )
-
-
-def _fault_of_rounding(answer: Any, count: int, small: float = torch.inf) -> str:
-    """Right on `count` large batches of rank 0, and on each rank on one image of a batch of MIXED."""
-    batch = LARGE[1]
-    mixed = torch.ones(MIXED, dtype=torch.int64)
-    mixed[0] = 0
-    large = [torch.tensor([0]).expand(batch)] * count
+def _fault_of_rounding(answer: Any, small: float = torch.inf) -> str:
+    """Right on each of two ranks on one image of a batch of MIXED: a share of it, times its length, is not 1."""
     rounded: list[str] = []
 
     def rank(dist: Any) -> Any:
         exact = _Exact(dist, rounded, small)
-        rows = [mixed] if dist.get_rank() else [*large, mixed]
-        return answer(Wrapper(_Decided(), exact), Loader(rows, _labelled), exact)
+        return answer(Wrapper(_Decided(), exact), Loader([torch.arange(MIXED).sign()], _labelled), exact)
 
-    where = f"on 2 ranks with {count * batch + MIXED} and {MIXED} images"
+    where = f"on 2 ranks with {MIXED} and {MIXED} images"
     scores = _scores(rank, 2, where)
     if isinstance(scores, str):
         return scores
     if rounded:
-        known = "no whole number" if BROKEN in rounded[0] else "rounded on the way"
-        return Fault(f"{where}: {rounded[0]}.", known_by=known)
-    due = (count * batch + 2) / (count * batch + 2 * MIXED)
-    if abs(scores[0] - due) < 1e-6:
+        return _told_of_sent(where, rounded[0])
+    if abs(scores[0] - 1 / MIXED) < 1e-6:
         return ""
-    return f"{where}: {due:.7f} are right; you say {scores[0]:.7f}."
+    return f"{where}: {1 / MIXED:.7f} are right; you say {scores[0]:.7f}."
+
+
+def _told_of_sent(where: str, said: str) -> Fault:
+    return Fault(f"{where}: {said}.", known_by="no whole number" if BROKEN in said else "rounded on the way")
 
 
 def _labelled(labels: Tensor) -> LabelledBatch:
@@ -374,23 +407,31 @@ def _alike(row: tuple[int, int]) -> LabelledBatch:
 
 
 def _fault_of_growing(answer: Any) -> str:
-    """Right on 2**24 images, then right and wrong in turn on a few hundred, one after the other."""
+    """Right on 2**24 images, wrong on as many, then right on two of three, one after the other; on rank 1 on 2 of 3."""
     count, batch = LARGE
     large = count * batch
-    rows = [(batch, 0)] * count + [(1, 0), (1, 1)] * (SINGLES // 2)
-    where = f"on 1 rank with {large} images in {count} batches, and {SINGLES} in batches of one"
-    scores = _scores(lambda dist: answer(Wrapper(_Decided(), dist), Loader(rows, _alike), dist), 1, where)
+    rows = [(batch, 0)] * count + [(batch, 1)] * count + [(1, 0), (1, 0), (1, 1)] * (SINGLES // 3)
+    rounded: list[str] = []
+
+    def rank(dist: Any) -> Any:
+        exact = _Exact(dist, rounded, torch.inf)
+        mine = [(2, 0), (1, 1)] if dist.get_rank() else rows
+        return answer(Wrapper(_Decided(), exact), Loader(mine, _alike), exact)
+
+    where = f"on 2 ranks, one with {large} hits, as many misses, and {SINGLES} images in batches of one"
+    scores = _scores(rank, 2, where)
     if isinstance(scores, str):
         return scores
-    hits = large + SINGLES // 2
-    due = hits / (large + SINGLES)
-    if abs(scores[0] - due) < 1e-6:
-        return ""
-    said = f"rank 0's model is right on the first {large} images and on half of the others, {due:.6f}"
-    # of hits, of images, or of both
-    stopped = {f"{share:.6f}" for share in (large / (large + SINGLES), hits / large, 1)}
-    known = "stopped" if f"{scores[0]:.6f}" in stopped else f"{scores[0]:.5f}"
-    return Fault(f"{where}: {said}; you say {scores[0]:.6f}.", known_by=f"counts: {known}")
+    hits = large + SINGLES // 3 * 2 + 2
+    misses = large + SINGLES // 3 + 1
+    images = hits + misses
+    if abs(scores[0] - hits / images) < 1e-6:
+        return _told_of_sent(where, rounded[0]) if rounded else ""
+    stopped = [right / (right + wrong) for right in (hits, large) for wrong in (misses, large)]
+    stopped += [right / whole for right in (hits, large, images - large) for whole in (images, 2 * large)]
+    known = STOPPED if f"{scores[0]:.6f}" in {f"{share:.6f}" for share in stopped} else f"{scores[0]:.5f}"
+    said = f"with the 3 images of the other {hits / images:.6f} are right; you say {scores[0]:.6f}."
+    return Fault(f"{where}: {said}", known_by=known)
 
 
 def _is_the_readers_own(error: BaseException) -> bool:

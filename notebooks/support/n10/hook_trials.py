@@ -53,6 +53,7 @@ class _Segment(nn.Module):
         if self.drops:
             hidden = F.dropout(hidden + 2, 0.5)  # never 0 before
             self.masks.append(torch.stack([x.detach() != 0, hidden.detach() != 0]))
+            hidden = hidden.where(hidden != 0, 1)[torch.arange(ROWS)]  # saves a mask, and the rows' numbers
         y: Tensor = torch.tanh((hidden * gate) @ self.second)
         return y
 
@@ -201,6 +202,13 @@ def _fault_of_a_funnel(answer: Callable[..., Any]) -> str:
     return ""
 
 
+def _fault_of_evaluation(answer: Callable[..., Any]) -> str:
+    with torch.no_grad(), in_case("with gradients off"):
+        if answer(_Segment(), *_inputs()).requires_grad:
+            return "with gradients off the output requires one."
+    return ""
+
+
 def _fault_of_portions(answer: Callable[..., Any]) -> str:
     segment = _Segment(drops=False)
     inputs = _inputs()
@@ -315,6 +323,7 @@ def fault_of_one_function(call: Callable[..., Any]) -> str:
     inputs = [torch.ones(64, requires_grad=True) for _ in range(4)]
     drops = nn.Dropout(0.5), nn.Dropout(0.5).eval()
     outputs = [call(drop, x) for drop, x in zip(drops * 2, inputs, strict=True)]
+    state = torch.get_rng_state()
     torch.cat(outputs).sum().backward()
     where = "one function in two checkpoints, as for two micro-batches"
     for x, y in zip(inputs, outputs, strict=True):
@@ -322,6 +331,8 @@ def fault_of_one_function(call: Callable[..., Any]) -> str:
             return f"{where}: a second forward drew another dropout mask."
         if not torch.equal(_grad(x), y):
             return f"{where}: an input has another gradient than without a checkpoint."
+    if not torch.equal(torch.get_rng_state(), state):
+        return f"{where}: the random state behind backward is another one than before it."
     return ""
 
 
@@ -340,6 +351,10 @@ def fault_behind_an_error(call: Callable[..., Any]) -> str:
     state = torch.get_rng_state()
     with suppress(RuntimeError):
         loss.backward()
+        if len(runs) == 1:
+            return (
+                "the function ran once, in forward: what it saved was kept somewhere, and nothing recomputed."
+            )
         return "function raised RuntimeError in the second forward, and nobody heard of it."
     if not torch.equal(torch.get_rng_state(), state):
         return "an error in the second forward, and the random state is another one than before: leave it as it was."
@@ -364,6 +379,7 @@ def fault_of_hooks(answer: Any) -> str:
         or _fault_of_gradients(answer, require=(True, False))
         or _fault_of_gradients(answer, require=(False, True))
         or _fault_of_memory(answer)
+        or _fault_of_evaluation(answer)
         or _fault_of_portions(answer)
         or _fault_of_a_row(answer)
         or _fault_of_two_states(answer)

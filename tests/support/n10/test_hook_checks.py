@@ -205,8 +205,6 @@ def from_the_end(function, *inputs):
         return function(*inputs)
 
 
-SHELF = {}
-one_shelf_for_all = edited(n10.hook_checkpoint, ("again = {}", "again = SHELF"), names={"SHELF": SHELF})
 hands_out_copies = edited(n10.hook_checkpoint, ("tensor.detach()", "tensor.clone().detach()"))
 
 
@@ -214,15 +212,6 @@ def edits(*changes):
     return edited(n10.hook_checkpoint, *changes)
 
 
-EVERY_OUTPUT = []
-keeps_every_output = edited(
-    n10.hook_checkpoint,
-    (
-        "        return function(*inputs)",
-        "        EVERY_OUTPUT.append(function(*inputs))\n        return EVERY_OUTPUT[-1]",
-    ),
-    names={"EVERY_OUTPUT": EVERY_OUTPUT},
-)
 by_the_seed = edits(
     ("torch.get_rng_state()", "torch.initial_seed()"),
     ("torch.set_rng_state(random_state)", "torch.manual_seed(random_state)"),
@@ -260,13 +249,6 @@ state_that_moves_on = edits(
 )
 
 
-STATES = {}
-state_of_the_newest = edited(
-    n10.hook_checkpoint,
-    ("    random_state = torch.get_rng_state()", "    STATES[0] = torch.get_rng_state()"),
-    ("torch.set_rng_state(random_state)", "torch.set_rng_state(STATES[0])"),
-    names={"STATES": STATES},
-)
 keeps_what_it_found = edits(
     ("        again.update(enumerate(found))", "        again.update(enumerate(found))\n        unpack.found = found")
 )
@@ -275,7 +257,7 @@ keeps_what_it_found = edits(
 remembers_the_last = edits(
     ("        return again.pop(number)", "        unpack.last = again.pop(number)\n        return unpack.last")
 )
-rounds = edits(("tensor.detach()", "tensor.detach().half().float()"))
+rounds = edits(("tensor.detach()", "tensor.detach().half().to(tensor.dtype)"))
 
 
 def runs_twice_in_forward(function, *inputs):
@@ -291,17 +273,14 @@ def runs_twice_in_forward(function, *inputs):
         (one_flag, "another dropout mask"),
         (from_the_end, "backward"),
         (with_a_list, "after backward(retain_graph=True) 384 KiB of the second forward are still alive"),
-        (one_shelf_for_all, "three checkpoints in a row"),
         (hands_out_copies, "at the peak 1408 KiB are alive"),
         (by_the_seed, "the second forward drew another dropout mask"),
         (late_state, "the second forward drew another dropout mask"),
         (without_detach, "for one weight the output is dropped, and 256 KiB stay alive"),
         (holds_its_output, "after forward the output is dropped, and"),
-        (keeps_every_output, "after forward the output is dropped, and"),
         (at_the_last_number, "three checkpoints in a row"),
         (first_in_a_fork, "after forward the random state is another one than without a checkpoint"),
         (state_that_moves_on, "a later backward through a kept graph drew another dropout mask"),
-        (state_of_the_newest, "two checkpoints in a row: the second forward of the first drew another dropout mask"),
         (keeps_what_it_found, "after backward 384 KiB of the second forward are still alive"),
         (remembers_the_last, "64 KiB of the second forward are still alive"),
         (rounds, "the gradient is off by 0.1%"),

@@ -97,6 +97,9 @@ GRAPH_IN_FORWARD = apply(
 LEAVES_IN_32_BITS_ALONE = apply(
     ("requires_grad_(x.requires_grad)", "requires_grad_(x.requires_grad and x.dtype == torch.float32)"),
 )
+FORKS_IN_TRAINING_ALONE = apply(
+    ("device_type=kind)", "device_type=kind, enabled=getattr(ctx.function, 'training', True))"),
+)
 TRAINS_THE_SECOND_TIME = apply(
     ("            output = ctx", "            getattr(ctx.function, 'train', lambda: 0)()\n            output = ctx"),
 )
@@ -129,6 +132,7 @@ LEAVES_THAT_ADD_UP = apply(
         (NO_GRADIENT_FOR_ZEROS, "the gradient is zero: it has another gradient than without a checkpoint"),
         (GRAPH_IN_FORWARD, "in forward the function ran with gradients on"),
         (apply_with_states({}), "one function in two checkpoints"),
+        (FORKS_IN_TRAINING_ALONE, "the random state behind backward is another one than before it"),
         (TRAINS_THE_SECOND_TIME, "a second forward drew another dropout mask"),
         (LEAVES_IN_32_BITS_ALONE, "a layer's output in bfloat16"),
         (TYPE_OF_THE_CLASS, "the first forward computed in"),
@@ -231,9 +235,6 @@ PUTS_BACK_WITHOUT_FINALLY = hooks(
     ("        found = []\n", "        found = []\n        now = torch.get_rng_state()\n"),
     ("            function(*inputs)\n", "            function(*inputs)\n        torch.set_rng_state(now)\n"),
 )
-REQUIRES_MORE_THE_SECOND_TIME = hooks(
-    ("            function(*inputs)\n", "            function(*(x.detach().requires_grad_() for x in inputs))\n"),
-)
 ALL_REQUIRE_IF_ONE_DOES = hooks(
     (
         "            function(*inputs)\n",
@@ -290,6 +291,15 @@ def stops_at_the_one_that_was_asked(function, *inputs):
         return function(*inputs)
 
 
+LEAVES_ON_THE_SHELF = hooks(("tensor.detach()", "tensor.detach().requires_grad_()"))
+GRAPH_IN_EVALUATION = hooks(("    with saved_tensors_hooks(", "    with torch.enable_grad(), saved_tensors_hooks("))
+RECOMPUTES_AT_THE_OUTPUT = hooks(
+    (
+        "        return function(*inputs)",
+        "        y = function(*inputs)\n    y.register_hook(lambda _: recompute())\n    return y",
+    )
+)
+ALL_IN_32_BITS = hooks(("tensor.detach()", "tensor.detach().float()"))
 STATES_BY_FUNCTION = edited(
     n10.hook_checkpoint,
     ("    random_state = ", "    STATES[function] = "),
@@ -301,12 +311,16 @@ STATES_BY_FUNCTION = edited(
 @pytest.mark.parametrize(
     "answer, says",
     [
+        (LEAVES_ON_THE_SHELF, "only Tensors of floating point dtype can require gradients"),
+        (ALL_IN_32_BITS, "in backward"),
+        (GRAPH_IN_EVALUATION, "with gradients off the output requires one"),
+        (RECOMPUTES_AT_THE_OUTPUT, "with gradients off: your code raised RuntimeError"),
+        (keeps_those("tensor.numel() < 1000"), "the function ran once, in forward"),
         (STATES_BY_FUNCTION, "one function in two checkpoints"),
         (keeps_those("tensor.is_leaf"), "after forward 64 KiB are alive beside inputs and output"),
         (keeps_those("not tensor.requires_grad"), "after forward 64 KiB are alive beside inputs and output"),
         (LETS_GO_AT_THE_END, "at the peak"),
         (CHANGES_THE_DATA, "the caller's data now requires a gradient"),
-        (REQUIRES_MORE_THE_SECOND_TIME, "in the second forward not the same inputs require a gradient as in the first"),
         (ALL_REQUIRE_IF_ONE_DOES, "in the second forward not the same inputs require a gradient as in the first"),
         (lambda function, *inputs: function(*inputs).detach().requires_grad_(), "the first input has no gradient"),
         (PUTS_BACK_WITHOUT_FINALLY, "an error in the second forward, and the random state is another one than before"),

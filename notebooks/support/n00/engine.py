@@ -33,7 +33,7 @@ PLAY_CASES: list[list[TaskRow]] = [
     [("x", "a", 1, []), ("y", "b", 5, []), ("z", "c", 1, ["x", "y"])],
     [("x", "a", 0.25, []), ("y", "a", 1.5, []), ("z", "b", 2, ["x"])],
     *(tasks_by_chance(seed, 12) for seed in range(6)),
-    [("x", "gpu 0", 2, []), ("y", "gpu 1", 3, []), ("z", "gpu 0", 3, ["y"])],
+    [("x", "gpu 0", 2, []), ("y", "gpu 10", 3, []), ("z", "gpu 0", 3, ["y"])],
     # c is a task, and a lane:
     [("x", "a", 9, []), ("c", "b", 2, []), ("z", "c", 1, []), ("w", "b", 1, ["x", "c", "z"])],
     [  # the fifth of six ends last

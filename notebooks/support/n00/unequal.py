@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from numbers import Integral, Real
+from random import Random
 from typing import Any
 
 from lib.text import plural
 from support.kit.values import kind_of
 from support.n00.solved import my_deal
+
+
+def deals_by_chance(seed: int, count: int) -> list[tuple[int, list[int]]]:
+    """Make deals of a few rows to two to six ranks: where a row more or less is a good part of a share."""
+    chance = Random(seed)
+    return [
+        (chance.randint(1, 30), [chance.randint(1, 20) for _ in range(chance.randint(2, 6))])
+        for _ in range(count)
+    ]
+
 
 #: Rows, the speed of each rank.
 DEAL_CASES: list[tuple[int, list[int]]] = [
@@ -24,17 +35,10 @@ DEAL_CASES: list[tuple[int, list[int]]] = [
     (3, [1, 10]),
     (1, [3, 4]),
     (0, [1, 2]),
-    (50, [3, 7, 11, 13]),
     (2, [6, 8]),
     (2, [4, 5]),
     (8, [1, 1, 1, 5, 1, 5]),  # both fast ranks have room for more than their share rounded up
-    (3, [2, 8, 2]),
-    (28, [1, 1, 3, 11]),
-    (29, [2, 2, 7, 11]),
-    (3, [12, 11, 4, 11]),
-    (1, [5, 12]),
     (3, [2]),
-    (8, [2, 2, 6]),
     (199, [1, 200]),  # the slow rank's first row would end last by a two-hundredth
     (201, [1, 200]),  # and now it would not
     (1, [1000, 1001]),  # two ends that nearly coincide
@@ -43,6 +47,7 @@ DEAL_CASES: list[tuple[int, list[int]]] = [
     (11, [1, 1, 1, 12, 1, 1]),  # rounded down, the fast rank has room for four rows more
     (2, [9_999, 10_000]),  # and to end later by a thousandth is much too late
     (4096, [3, 1]),  # as many rows as the notebook deals
+    *deals_by_chance(seed=8, count=50),
 ]
 
 _dealt: Callable[[int, Sequence[float]], list[int]] = my_deal

@@ -170,8 +170,8 @@ def using_up_needs(tasks):
     return times
 
 
-def lanes_by_their_first_letter(tasks):
-    return by_rounds([(name, lane[0], seconds, needs) for name, lane, seconds, needs in tasks])
+def lanes_by_a_letter(place):
+    return lambda tasks: by_rounds([(name, lane[place], seconds, needs) for name, lane, seconds, needs in tasks])
 
 
 def with_a_task_more(tasks):
@@ -186,7 +186,8 @@ def with_a_task_more(tasks):
         (waiting_for_four, "w in lane c runs from 10 to 11, not from 3 to 4"),
         (using_up_tasks, "your function has changed its argument tasks, which is [] afterwards"),
         (using_up_needs, "your function has changed its argument tasks"),
-        (lanes_by_their_first_letter, "y in lane gpu 1 runs from 0 to 3, not from 2 to 5"),
+        (lanes_by_a_letter(0), "y in lane gpu 10 runs from 0 to 3, not from 2 to 5"),
+        (lanes_by_a_letter(-1), "y in lane gpu 10 runs from 0 to 3, not from 2 to 5"),
         (with_a_task_more, "'end' is no task"),
     ],
 )
@@ -312,6 +313,14 @@ def searching_from_a_thousand(spans, lanes):
     return 1 - worked / len(lanes) / (max(end for _, _, end in spans) - first)
 
 
+def searching_up_from_zero(spans, lanes):
+    last = 0
+    for _, _, end in spans:
+        last = max(last, end)
+    worked = sum(end - start for _, start, end in spans)
+    return 1 - worked / len(lanes) / (last - min(start for _, start, _ in spans))
+
+
 def by_parts_of_names(spans, lanes):
     makespan = max(end for _, _, end in spans) - min(start for _, start, _ in spans)
     worked = [sum(end - start for name, start, end in spans if lane in name) for lane in lanes]
@@ -328,8 +337,11 @@ def of_a_second_at_least(spans, lanes):
     return 1 - sum(end - start for _, start, end in spans) / len(lanes) / makespan
 
 
-@pytest.mark.parametrize("answer", [searching_from_a_thousand, by_parts_of_names, copying_lanes, of_a_second_at_least])
-def test_a_clocks_seconds_parts_of_one_names_in_names_and_a_tuple_of_lanes_are_tried(answer):
+@pytest.mark.parametrize(
+    "answer",
+    [searching_from_a_thousand, searching_up_from_zero, by_parts_of_names, copying_lanes, of_a_second_at_least],
+)
+def test_times_of_any_size_and_sign_names_that_are_parts_of_others_and_a_tuple_of_lanes_are_tried(answer):
     verdict = check_idle_share(answer)
     assert verdict.status == "wrong"
     assert not any(sentence in verdict.message for sentence in check_idle_share.mistakes)

@@ -165,6 +165,21 @@ def rounded_up_then_to_the_fastest(key):
     return deal
 
 
+def each_rounded_for_all_the_rest(rows, speeds):
+    """The slowest first: take of what is left a share rounded to the side that is better for it and all the rest."""
+    shares = [0] * len(speeds)
+    waiting = sorted(range(len(speeds)), key=lambda rank: speeds[rank])
+    while len(waiting) > 1:
+        speed = speeds[waiting[0]]
+        others = sum(speeds[rank] for rank in waiting[1:])
+        left = rows - sum(shares)
+        down = left * speed // (speed + others)
+        sides = (share for share in (down, down + 1) if share <= left)
+        shares[waiting.pop(0)] = min(sides, key=lambda share: max(share / speed, (left - share) / others))
+    shares[waiting[0]] = rows - sum(shares)
+    return shares
+
+
 def a_call_a_row(rows, speeds):
     if rows == 0:
         return [0] * len(speeds)
@@ -189,6 +204,7 @@ def of_several_ranks(rows, speeds):
         by_a_hundred_swaps,
         rounded_up_then_to_the_fastest(lambda share, speed: share),
         rounded_up_then_to_the_fastest(lambda share, speed: share / speed),
+        each_rounded_for_all_the_rest,
         a_call_a_row,
         of_several_ranks,
     ],

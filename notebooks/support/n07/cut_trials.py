@@ -192,6 +192,8 @@ def _leaf(got: Any, due: Any, whole: Any, *, view: bool) -> str:
         return "a copy: a slice would have done"
     if whole.requires_grad and not flows(got, whole):
         return "no longer in the graph of the tensor that it comes from"
+    if got.requires_grad and not whole.requires_grad:
+        return "requires a gradient, which the tensor that it comes from does not"
     return ""
 
 
@@ -410,10 +412,10 @@ def _fault_of_gather(gather: Callable[..., Any]) -> str:
                 joined = gather(given)
                 if joined is None:
                     said = f"your function {NO_RETURN}."
-                else:
+                elif same(given, parts) and _as_noted(parts, before):
                     said = _nest(joined, due, whole, view=False)
                     said = said and f"{said}."
-                if not (said or (same(given, parts) and _as_noted(parts, before))):
+                else:
                     said = PARTS_CHANGED
         except InCaseError as error:
             if not found:

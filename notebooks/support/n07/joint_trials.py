@@ -75,7 +75,7 @@ def fault_of_joint(answer: Callable[[nn.Module, list[Tensor], LossOf], Any]) -> 
     for told, loss_of in LOSSES.items():
         for seed, sizes in enumerate(SIZES):
             case = f"{told}; micro-batches of {', '.join(map(str, sizes))} rows"
-            with in_case(case):
+            with in_case(case), torch.enable_grad():  # also after an answer that switches it off
                 said = _fault_of_gradient(answer, loss_of, sizes, seed)
             if said == NONE:
                 return NONE

@@ -139,9 +139,16 @@ def joint_and_stepped(model, parts, loss_of):
     return total
 
 
+def joint_without_autograd_from_now_on(model, parts, loss_of):
+    total = accumulate_jointly(model, parts, loss_of)
+    torch.set_grad_enabled(False)
+    return total
+
+
 @pytest.mark.parametrize(
     "wrong, says",
     [
+        (joint_without_autograd_from_now_on, "right gradient, but autograd is left switched off"),
         (edited(accumulate_jointly, ("loss.item()", "loss.detach()")), "you return a tensor; return a number"),
         (joint_by_a_hook_for_ever, "a hook of yours is left on the model"),
         (joint_and_stepped, "a weight has other numbers now: the step is the optimizer's"),

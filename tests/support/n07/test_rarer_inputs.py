@@ -34,6 +34,13 @@ def one_dictionary_for_all(parts, joined={}):  # noqa: B006
     return joined
 
 
+def wants_gradients(parts):
+    return tree_map(
+        lambda leaf: leaf.requires_grad_() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf,
+        gather(parts),
+    )
+
+
 SLICES = "leaf.tensor_split(count)"
 OTHERS = "[leaf] * count"
 
@@ -46,6 +53,7 @@ OTHERS = "[leaf] * count"
         (edited(scatter, (OTHERS, "[leaf or None] * count")), gather, "None, expected 0"),
         (one_list_for_all, gather, "what it returned before is no longer what it was"),
         (scatter, one_dictionary_for_all, "what it returned before is no longer what it was"),
+        (scatter, wants_gradients, "requires a gradient, which the tensor that it comes from does not"),
     ],
 )
 def test_a_cut_that_is_right_for_easy_nests_or_a_first_call_only_is_refused(cut, join, says):
@@ -83,6 +91,7 @@ CLEARED_LATE = """if (y == -100).all():
         scores = model(x).flatten(0, 1)"""
 IN_FLOAT64 = ("model(x)", "model(x.double())")
 LOSS = 'F.cross_entropy(scores, y.flatten(), reduction="sum")'
+IN_ANY_ORDER = "flatten() and reshape() take what view() refuses"
 LOGARITHM = 'F.nll_loss(scores.softmax(-1).log(), y.flatten(), reduction="sum")'
 
 
@@ -93,6 +102,8 @@ LOGARITHM = 'F.nll_loss(scores.softmax(-1).log(), y.flatten(), reduction="sum")'
         (only_tokens, "the whole batch's"),
         (edited(accumulate, (SCORES, SKIPPED)), "bytes are still kept that an earlier one has saved"),
         (edited(accumulate, (LOSS, LOGARITHM)), "a thousand times as large"),
+        (edited(accumulate, ("model(x).flatten(0, 1)", "model(x).view(-1, 3)")), IN_ANY_ORDER),
+        (edited(accumulate, ("y.flatten()", "y.view(-1)")), IN_ANY_ORDER),
         (edited(accumulate, (SCORES, FIRST_PLACES)), "the whole batch's"),
         (
             edited(accumulate, ("model.zero_grad()", "pass"), (SCORES, CLEARED_LATE)),

@@ -10,6 +10,7 @@ from itertools import product
 from numbers import Real
 from typing import Any
 
+from lib.text import plural
 from support.kit.ending import ending
 from support.kit.judged import Fault
 from support.kit.mistakes import famous
@@ -87,8 +88,8 @@ def _by_dice(dice: random.Random) -> Orders:
 _STUCK: list[tuple[Orders, list[str]]] = [
     (orders_of("F0 F1 B0 F2 B1 B2", "F0 F1 F2 B0 B1 B2"), ["B0", "F2"]),
     (orders_of("F0 B0 F1 B1", "F1 F0 B0 B1"), ["B0", "F1"]),
-    (orders_of("B0 F0"), ["B0"]),
-    (orders_of("F0", "F0 F1", "F0 F1"), ["", "F1", "F1"]),
+    (orders_of("F0", "B0 F0"), ["", "B0"]),
+    (orders_of("F0", "F0 F1", "F0 B1"), ["", "F1", "B1"]),
     (orders_of("F0 B0 F1 F2", "F0 F1 F2 B0", "F0 F2 F1 B0"), ["B0", "F1", "F2"]),
     # rank 0 waits at B0 first, and then no more
     (orders_of("F0 B0 F1 B1", "F0 B0 F2 F1 B1"), ["B1", "F2"]),
@@ -182,7 +183,7 @@ def _fault_of_deadlock(answer: Callable[..., Any], orders: Orders, waiting: list
         return f"{where} {type(error).__name__} came instead of RuntimeError: {error}."
     if not isinstance(got, dict):
         return f"{where} your code returned {got!r} instead of raising RuntimeError."
-    return f"{where} your code returned {len(got)} ends instead of raising RuntimeError."
+    return f"{where} your code returned {plural(len(got), 'end')} instead of raising RuntimeError."
 
 
 #: A task as it may be named: F2, F 2, ('F', 2); 1F1B is none.

@@ -333,6 +333,21 @@ def test_what_no_rank_ever_makes_is_waited_for_and_ranks_keep_their_numbers(shor
     assert "can never finish" in verdict.message
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        'ends.get(("F", i, j - 1) if j else ("F", i, j), inf)',
+        'ends.get(("F", i, j), inf if ("F", i) in orders[j] else 0)',
+        'ends.get(("F", i, j), inf if ("F", i) not in orders[j] else 0)',
+    ],
+    ids=["the forward of the rank before", "a forward that never comes", "a forward that stands behind it"],
+)
+def test_a_backward_of_the_last_rank_waits_for_that_ranks_own_forward(own):
+    verdict = n08.check_simulate(edited(solved.simulate, ('ends.get(("F", i, j), inf)', own)))
+    assert verdict.status == "wrong"
+    assert "can never finish" in verdict.message
+
+
 @pytest.mark.costly
 def test_going_through_all_orders_once_for_each_task_is_slow_and_right():
     def by_sweeps(orders, costs, message=0):

@@ -69,7 +69,10 @@ def _fault_of_fork(fork: runs.AutogradFunction, case: str, x: Tensor) -> str:
         forked = fork.apply(x)
         fork.apply(x)  # a second one must not take the first one's edge
     if not isinstance(forked, tuple) or len(forked) != 2 or not all(isinstance(y, Tensor) for y in forked):
-        return f"MyFork.forward must return two tensors, (x, phony), not {kind_of(forked)}."
+        given = kind_of(forked)
+        if isinstance(forked, tuple):
+            given = f"({', '.join(type(y).__name__ for y in forked)})"
+        return f"MyFork.forward must return two tensors, (x, phony), not {given}."
     y, phony = forked
     fault = _told_change("MyFork", x, y)
     if fault:

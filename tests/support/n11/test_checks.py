@@ -294,6 +294,7 @@ def dead_phony(ctx, x):
     ("base", "half", "wrong", "says"),
     [
         (MyFork, "forward", lambda ctx, x: x.detach(), "must return two tensors"),
+        (MyFork, "forward", lambda ctx, x: (x.detach(), None), "two tensors, (x, phony), not (Tensor, NoneType)."),
         (MyFork, "forward", lambda ctx, x: (x * 2, torch.empty(0)), "must not change x"),
         (MyFork, "forward", lambda ctx, x: (x.clone(), torch.empty(0)), "MyFork copies x"),
         (MyFork, "forward", lambda ctx, x: (x.detach(), torch.empty(1)), "The phony has 1 elements"),

@@ -81,7 +81,7 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
     left: int | None = None
     with Aside(work) as aside:
         if aside.over(2 * patience):
-            over = aside.end
+            over = _whose_error(aside.error, tasks.values()) or aside.end
         else:
             over = "still waiting for an answer"
             left = answers_left()  # now: what ends the thread puts something into every queue that it knows
@@ -90,7 +90,6 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
         worker.join(patience)  # a scheduler that raises early leaves tasks at work: look when they are done
     # Where our None is left, another one came first.
     home = sum(not in_queue.empty() for in_queue, _ in queues.values())
-    over = _whose_error(aside.error, tasks.values()) or over
     met = "not all computed" if any(task.alone for task in tasks.values()) else "computed"
     there = sum(task.computed for j, task in tasks.items() if task.ran_in == f"worker {own[j]}")
     if left is None:

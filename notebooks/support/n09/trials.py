@@ -47,6 +47,13 @@ class Escape(BaseException):
     """What is no Exception, nor one of Python's own that are none."""
 
 
+class FalsyEscape(Escape):
+    """One that counts as false, too."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
 class Blank(Exception):
     """An error that counts as false."""
 
@@ -58,7 +65,7 @@ BY_AN_ERROR: dict[str, type[BaseException]] = {
     "leaves by an error": KeyError,
     "leaves by Ctrl-C": KeyboardInterrupt,
     "leaves by sys.exit": SystemExit,
-    "leaves by an Escape(BaseException)": Escape,
+    "leaves by a FalsyEscape(BaseException), of which bool is False": FalsyEscape,
 }
 ERRORS: dict[str, type[BaseException]] = {
     "ValueError": ValueError,
@@ -329,7 +336,7 @@ class _Spawning:
                 )
             if self.left is not None:
                 self._look_at_the_end(self.left)
-        if self.aside.error:
+        if self.aside.error is not None:
             self.said.append(self.aside.end)
         return Sight(self.said, self.aside)
 

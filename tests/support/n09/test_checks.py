@@ -12,9 +12,9 @@ from lib.pipeline.worker import worker as lib_worker
 from support.kit.raised import InCaseError
 from support.n09 import checks as n09
 from support.n09 import plans
-from support.n09.answers import by_arrival, putting
+from support.n09.answers import by_arrival, putting, spawning
 from support.n09.clock_trials import ask_scheduler
-from support.n09.trials import ask_spawn
+from support.n09.trials import BY_AN_ERROR, ask_spawn
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +65,38 @@ def copied(tasks, in_queues, out_queues):
 def endless():
     while True:
         pass
+
+
+@contextmanager
+def spawn_that_asks_the_error(devices):
+    """Raise the body's error behind the end, unless it counts as false."""
+    raised = None
+    with spawning()(devices) as queues:
+        try:
+            yield queues
+        except BaseException as error:
+            raised = error
+    if raised:
+        raise raised
+
+
+def clock_that_waits_once_too_often(tasks, in_queues, out_queues):
+    """Behind an error take an answer of each task that has no batch, also of the one that has raised."""
+    batches = {}
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    try:
+        for j in tasks:
+            ok, payload = out_queues[j].get()
+            if not ok:
+                raise payload[1]
+            batches[j] = payload[1]
+    finally:
+        for j in tasks.keys() - batches.keys():
+            out_queues[j].get()
+    for j, task in tasks.items():
+        task.finalize(batches[j])
+    return batches
 
 
 @pytest.mark.parametrize(
@@ -127,12 +159,11 @@ def endless():
         (n09.check_spawn_workers, "An error in the body", "for cpu, cpu, leaves by an error. Expected: threads alive"),
         (n09.check_spawn_workers, "Two partitions", "for cuda:0, cuda:1, cuda:0. Expected: 3 in_queues, 2 different"),
         (n09.check_spawn_workers, "A task may last", "with: 3, and for good: 0, as a limit of a join was over"),
-        (n09.check_spawn_workers, "Nor need an error", "for cpu, cpu, leaves by an Escape(BaseException). Expected"),
         (n09.check_spawn_workers, "cpu:0 is a CPU", "for cpu:0, cpu:0. Expected: 2 in_queues, 2 different"),
         (n09.check_spawn_workers, lambda devices: nullcontext(([], [])), "seen: 0 in_queues, 0 different"),
         (n09.check_spawn_workers, lambda devices: endless(), "seen: the with never began"),
         (n09.check_worker, lambda *queues: endless(), "seen: no answer to task 0"),
-        (n09.check_run_clock, lambda *all_of_it: endless(), "seen: still waiting for an answer"),
+        (n09.check_run_clock, clock_that_waits_once_too_often, "seen: still waiting for an answer"),
         (n09.check_run_clock, "Put all tasks", "seen: not all computed together"),
         (n09.check_run_clock, "Raised too early", "seen: answers left: 1"),
         (n09.check_run_clock, "An answer that is still", "raises ValueError, late. Expected: answers left: 0"),
@@ -154,6 +185,12 @@ def test_a_wrong_answer_is_told_what_was_seen_of_it(check, wrong, says):
     assert verdict.status == "wrong"
     assert says in verdict.message
     assert {*threading.enumerate()} <= others, "a thread of the answer is left"
+
+
+def test_an_error_of_the_body_that_counts_as_false_must_come_out_too():
+    (falsy,) = [case for case in BY_AN_ERROR if "bool is False" in case]
+    seen = ask_spawn(spawn_that_asks_the_error, ("cpu", falsy), patience=0.2)
+    assert "the body's FalsyEscape is swallowed" in seen.said
 
 
 def test_a_scheduler_may_take_the_last_answer_first_if_it_keeps_the_order_in_a_queue():

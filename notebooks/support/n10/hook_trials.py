@@ -347,7 +347,7 @@ def fault_of_two_steps(call: Callable[..., Any]) -> str:
             call(layer, leaves[0]).sum().backward()
         found.append([_grad(leaf).clone() for leaf in leaves])
     for once, twice in zip(*found, strict=True):
-        if not torch.equal(twice, 2 * once):
+        if not torch.allclose(twice, 2 * once, atol=1e-5):
             return f"{case}: the second leaves another .grad than twice the first's."
     return ""
 

@@ -40,7 +40,7 @@ check_checkpoint = Exercise(
     mistakes=famous(
         MyCheckpoint,
         """
-        Is a `return` missing?
+        (is a `return` missing?)
             return function(*inputs) → function(*inputs)
         A graph was made in forward: there gradients are off by themselves, leave it at that.
             return function(*inputs) → with torch.enable_grad(): ctx.y = function(*inputs)¶return ctx.y.detach()

@@ -336,6 +336,22 @@ def fault_of_one_function(call: Callable[..., Any]) -> str:
     return ""
 
 
+def fault_of_two_steps(call: Callable[..., Any]) -> str:
+    """Go forward and backward twice from the same numbers: whatever has a .grad must have twice that of once."""
+    layer = nn.Linear(64, 64)
+    leaves = [torch.ones(64, requires_grad=True), *layer.parameters()]
+    found = list[list[Tensor]]()
+    case = "two equal steps of a Linear, and nobody empties a .grad between them"
+    for _ in range(2):
+        with in_case(case):
+            call(layer, leaves[0]).sum().backward()
+        found.append([_grad(leaf).clone() for leaf in leaves])
+    for once, twice in zip(*found, strict=True):
+        if not torch.allclose(twice, 2 * once, atol=1e-5):
+            return f"{case}: the second leaves another .grad than twice the first's."
+    return ""
+
+
 def fault_behind_an_error(call: Callable[..., Any]) -> str:
     """Go backward through a function that fails in its second forward: who hears of it, and what is left behind?"""
     runs = list[int]()
@@ -378,6 +394,7 @@ def fault_of_hooks(answer: Any) -> str:
         or _fault_of_gradients(answer, require=(False, False))
         or _fault_of_gradients(answer, require=(True, False))
         or _fault_of_gradients(answer, require=(False, True))
+        or fault_of_two_steps(answer)
         or _fault_of_memory(answer)
         or _fault_of_evaluation(answer)
         or _fault_of_portions(answer)

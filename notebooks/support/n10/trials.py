@@ -17,7 +17,7 @@ from lib.saved import LiveTensors, SavedTensors
 from support.kit.judged import Fault
 from support.kit.raised import Finding, calling, in_case
 from support.kit.values import kind_of
-from support.n10.hook_trials import fault_behind_an_error, fault_of_one_function, percent
+from support.n10.hook_trials import fault_behind_an_error, fault_of_one_function, fault_of_two_steps, percent
 
 OFF = 1e-4  # a share of a gradient; a matrix product in 16 bits is off by more
 
@@ -158,6 +158,7 @@ def fault_of_checkpoint(answer: Any) -> str:
         or _fault_of_unused(answer)
         or _fault_of_other_paths(answer)
         or fault_of_one_function(answer.apply)
+        or fault_of_two_steps(answer.apply)
         or _fault_of_errors(answer)
         or _fault_of_a_kept_graph(answer)
         or _fault_of_what_is_left(answer)

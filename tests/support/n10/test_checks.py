@@ -14,7 +14,7 @@ from support.n10 import checks as n10
 @pytest.mark.costly
 def test_checks_leave_random_numbers_and_the_flag_alone():
     before = torch.get_rng_state()
-    for answer in (n10.MyCheckpoint, n10.check_checkpoint.mistakes["Is a `return` missing?"]):
+    for answer in (n10.MyCheckpoint, n10.check_checkpoint.mistakes["(is a `return` missing?)"]):
         n10.check_checkpoint(answer)
     n10.check_my_checkpoint(n10.check_my_checkpoint.mistakes["Put back what here.recomputing was."])
     n10.check_hook_checkpoint(n10.hook_checkpoint)

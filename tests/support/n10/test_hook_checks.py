@@ -278,7 +278,7 @@ def runs_twice_in_forward(function, *inputs):
         (late_state, "the second forward drew another dropout mask"),
         (without_detach, "for one weight the output is dropped, and 256 KiB stay alive"),
         (holds_its_output, "after forward the output is dropped, and"),
-        (at_the_last_number, "three checkpoints in a row"),
+        (at_the_last_number, "two equal steps of a Linear"),
         (first_in_a_fork, "after forward the random state is another one than without a checkpoint"),
         (state_that_moves_on, "a later backward through a kept graph drew another dropout mask"),
         (keeps_what_it_found, "after backward 384 KiB of the second forward are still alive"),

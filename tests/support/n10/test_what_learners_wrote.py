@@ -103,6 +103,20 @@ FORKS_IN_TRAINING_ALONE = apply(
 TRAINS_THE_SECOND_TIME = apply(
     ("            output = ctx", "            getattr(ctx.function, 'train', lambda: 0)()\n            output = ctx"),
 )
+BEGINS_AT_ZERO = apply(
+    (
+        "        if output.requires_grad",
+        "        for weight in getattr(ctx.function, 'parameters', list)():\n"
+        "            weight.grad is not None and weight.grad.zero_()\n"
+        "        if output.requires_grad",
+    ),
+)
+BEGINS_WITHOUT_GRADIENTS = apply(
+    (
+        "        if output.requires_grad",
+        "        getattr(ctx.function, 'zero_grad', int)()\n        if output.requires_grad",
+    ),
+)
 
 
 def apply_with_states(states):
@@ -133,6 +147,8 @@ LEAVES_THAT_ADD_UP = apply(
         (GRAPH_IN_FORWARD, "in forward the function ran with gradients on"),
         (apply_with_states({}), "one function in two checkpoints"),
         (FORKS_IN_TRAINING_ALONE, "the random state behind backward is another one than before it"),
+        (BEGINS_AT_ZERO, "the second leaves another .grad than twice the first's"),
+        (BEGINS_WITHOUT_GRADIENTS, "the second leaves another .grad than twice the first's"),
         (TRAINS_THE_SECOND_TIME, "a second forward drew another dropout mask"),
         (LEAVES_IN_32_BITS_ALONE, "a layer's output in bfloat16"),
         (TYPE_OF_THE_CLASS, "the first forward computed in"),
@@ -152,6 +168,12 @@ def test_a_checkpoint_is_told_which_promise_it_breaks(answer, says):
     verdict = n10.check_checkpoint(answer)
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def test_whoever_returns_nothing_is_asked_once_whether_a_return_is_missing():
+    verdict = n10.check_checkpoint(apply(("        return function(*inputs)", "        function(*inputs)")))
+    assert verdict.status == "wrong"
+    assert verdict.message.count("missing") == 1
 
 
 SEED = "torch.manual_seed(ctx.seed)"
@@ -291,6 +313,13 @@ def stops_at_the_one_that_was_asked(function, *inputs):
         return function(*inputs)
 
 
+def hooks_at_zero(line):
+    """Return the checkpoint of hooks with a line more before the second forward, where the function is a module."""
+    ran = "            function(*inputs)\n        again"
+    return hooks((ran, f"            hasattr(function, 'parameters') and {line}\n{ran}"))
+
+
+TWICE = "the second leaves another .grad than twice the first's"
 LEAVES_ON_THE_SHELF = hooks(("tensor.detach()", "tensor.detach().requires_grad_()"))
 GRAPH_IN_EVALUATION = hooks(("    with saved_tensors_hooks(", "    with torch.enable_grad(), saved_tensors_hooks("))
 RECOMPUTES_AT_THE_OUTPUT = hooks(
@@ -317,6 +346,8 @@ STATES_BY_FUNCTION = edited(
         (RECOMPUTES_AT_THE_OUTPUT, "with gradients off: your code raised RuntimeError"),
         (keeps_those("tensor.numel() < 1000"), "the function ran once, in forward"),
         (STATES_BY_FUNCTION, "one function in two checkpoints"),
+        (hooks_at_zero("[weight.grad.zero_() for weight in function.parameters() if weight.grad is not None]"), TWICE),
+        (hooks_at_zero("function.zero_grad()"), TWICE),
         (keeps_those("tensor.is_leaf"), "after forward 64 KiB are alive beside inputs and output"),
         (keeps_those("not tensor.requires_grad"), "after forward 64 KiB are alive beside inputs and output"),
         (LETS_GO_AT_THE_END, "at the peak"),

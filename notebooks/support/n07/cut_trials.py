@@ -9,6 +9,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -47,9 +48,9 @@ def nest_of(kind: str, rows: int) -> Any:
             "y": (y, y.clone()),
         },
         '[{"a": ({"b": [x, (y,)]}, mask)}]': [{"a": ({"b": [x, (y,)]}, mask)}],
-        '(x, {"mask": mask, "scale": 0.5, "of": "train", "weight": None})': (
+        '(x, {"mask": mask, "scale": np.float64(0.5), "of": "train", "weight": None})': (
             x,
-            {"mask": mask, "scale": 0.5, "of": "train", "weight": None},
+            {"mask": mask, "scale": np.float64(0.5), "of": "train", "weight": None},
         ),
     }
     return nests[kind]
@@ -63,7 +64,7 @@ KINDS = (
     "[x, (mask, y)]",
     '{"x": x, "text": {"ids": ids, "mask": mask}, "y": (y, y)}',
     '[{"a": ({"b": [x, (y,)]}, mask)}]',
-    '(x, {"mask": mask, "scale": 0.5, "of": "train", "weight": None})',
+    '(x, {"mask": mask, "scale": np.float64(0.5), "of": "train", "weight": None})',
 )
 
 RANDOM_NESTS = 24
@@ -179,7 +180,11 @@ def flows(tensor: Tensor, source: Tensor) -> bool:
 def _leaf(got: Any, due: Any, whole: Any, *, view: bool) -> str:
     """Say what is wrong with one leaf, "" if nothing; whole: the tensor of the mini-batch."""
     if not isinstance(whole, Tensor):
-        return "" if type(got) is type(whole) and got == whole else f"{short(got)}, expected {short(whole)}"
+        if type(got) is type(whole) and got == whole:
+            return ""
+        if short(got) == short(whole):
+            return f"{short(got)} of type {type(got).__name__}, expected one of type {type(whole).__name__}"
+        return f"{short(got)}, expected {short(whole)}"
     if not isinstance(got, Tensor):
         return f"a {type(got).__name__}, expected a tensor"
     if got.dtype != whole.dtype:

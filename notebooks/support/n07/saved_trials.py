@@ -106,15 +106,16 @@ def _of_views() -> list[KnownBytes]:
 
 
 def _of_places() -> KnownBytes:
-    """Return a case in which whole numbers are saved: at which rows of a table somebody looked."""
+    """Return a case in which a mask is saved, and whole numbers: at which rows of a table somebody looked."""
     table = random(10, 4).requires_grad_()
     places = torch.arange(10).repeat(3)
+    mask = (places > 4)[:, None]
     return KnownBytes(
-        "F.embedding(places, table), table there",
-        lambda: F.embedding(places, table),
+        "F.embedding(places, table).masked_fill(mask, 0), table there",
+        lambda: F.embedding(places, table).masked_fill(mask, 0),
         [table],
-        places.nbytes,
-        "places, 30 numbers of int64",
+        places.nbytes + mask.nbytes,
+        "places, 30 numbers of int64, and mask, 30 of bool",
     )
 
 
@@ -140,7 +141,7 @@ Slice: TypeAlias = tuple[str, int]
 
 
 def _drawn(seed: int) -> KnownBytes:
-    """Return products of slices and exponentials as chance has them; for what is there stands a slice of it."""
+    """Return products of slices and exponentials as chance has them; for what is there stand two slices of it."""
     chance = Random(seed)
     dtype = chance.choice((torch.float32, torch.float64))
     memories = {
@@ -165,17 +166,19 @@ def _drawn(seed: int) -> KnownBytes:
     return KnownBytes(
         _told(works, rows, known),
         forward,
-        [memories[name][start : start + 2] for name, start in known.items()],
+        [memories[name][first : first + 2] for name, start in known.items() for first in (start, start + 1)],
         len(factors) * memories["a"].nbytes + results * cut(("a", 0)).nbytes,
         ", and ".join([*factors, *[f"{results} × the result of exp"] * (results > 0)]) or "nothing",
     )
 
 
 def _told(works: list[list[Slice]], rows: int, known: dict[str, int]) -> str:
-    """Return the case as code: "a[1:3] * b[0:2], c[4:6].exp(); a[3:5] there"."""
+    """Return the case as code: "a[1:3] * b[0:2], c[4:6].exp(); a[3:5] and a[4:6] there"."""
     cut = [[f"{name}[{start}:{start + rows}]" for name, start in work] for work in works]
     said = ", ".join(" * ".join(each) if len(each) == 2 else f"{each[0]}.exp()" for each in cut)
-    there = " and ".join(f"{name}[{start}:{start + 2}]" for name, start in known.items())
+    there = " and ".join(
+        f"{name}[{first}:{first + 2}]" for name, start in known.items() for first in (start, start + 1)
+    )
     return f"{said}; {there or 'nothing'} there"
 
 

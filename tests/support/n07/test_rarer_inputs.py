@@ -51,6 +51,7 @@ OTHERS = "[leaf] * count"
         (weights_left_whole, gather, "nn.Parameter(x)"),
         (edited(scatter, (SLICES, f"[each.contiguous() for each in {SLICES}]")), gather, "a copy: a slice would"),
         (edited(scatter, (OTHERS, "[leaf or None] * count")), gather, "None, expected 0"),
+        (edited(scatter, ("isinstance(leaf, torch.Tensor) else", "hasattr(leaf, 'shape') else")), gather, "np.float64"),
         (one_list_for_all, gather, "what it returned before is no longer what it was"),
         (scatter, one_dictionary_for_all, "what it returned before is no longer what it was"),
         (scatter, wants_gradients, "requires a gradient, which the tensor that it comes from does not"),

@@ -200,8 +200,13 @@ def through_float64(parts):
     )
 
 
-def slices_the_number(parts):
-    return tree_map(lambda *same: torch.cat(same) if isinstance(same[0], torch.Tensor) else sum(same), *parts)
+def averages_the_numbers(parts):
+    def joined(*same):
+        if isinstance(same[0], torch.Tensor):
+            return torch.cat(same)
+        return sum(same) / len(same) if isinstance(same[0], (int, float)) else same[0]
+
+    return tree_map(joined, *parts)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +254,7 @@ def from_one_memory(parts):
         (lambda parts: gather(parts[::-1]), "reverse order"),
         (from_one_memory, "the last one first"),
         (lambda parts: list(gather(parts)), "built as [·, ·, ·], expected (·, ·, ·)"),
-        (slices_the_number, "0.5"),
+        (averages_the_numbers, "0 of type float, expected one of type int"),
         (through_float64, '["text"]["ids"]: other numbers, expected rows'),
         (lambda parts: lib_gather([Batch(tuple(part)) for part in parts]), "gather of x"),
         (lambda parts: tree_map(torch.vstack, *parts), "your code raised"),

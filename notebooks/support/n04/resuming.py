@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any, TypeAlias
 
 from support.kit.judged import Fault
@@ -29,11 +30,8 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (24, [(4, 2, 3)]),  # at an epoch's end
     (25, [(4, 2, 5)]),
     (24, [(4, 2, 4)]),
-    (25, [(4, 2, 3), (3, 2, 1), (2, 1, 2)]),
-    (10, [(2, 1, 3), (3, 1, 7)]),
     (10, [(3, 4, 5)]),  # one step is more than an epoch
-    (1000, [(8, 4, 100), (6, 4, 3)]),
-    (10, [(5, 1, 1), (3, 1, 3)]),  # one run begins an epoch, another ends it
+    (300, [(8, 4, 38), (6, 4, 1)]),
     (26, [(4, 2, 3)]),  # fewer are left than there are ranks
     (27, [(4, 2, 3)]),
     (36, [(4, 2, 3), (3, 1, 0), (2, 1, 2), (3, 1, 1)]),  # one run ended before its first step
@@ -41,6 +39,17 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (10, [(5, 1, 1), (3, 1, 2), (2, 1, 1)]),  # as many runs as before, others: nothing is kept between calls
 ]
 WORLDS = (5, 3, 4, 2, 1, 12)
+
+
+def _drawn_histories(count: int = 40) -> Iterator[tuple[int, list[RunOfAJob]]]:
+    """Draw small jobs, in which a run may begin and end anywhere in an epoch."""
+    random = Random(0)
+    for _ in range(count):
+        runs = [(random.randint(1, 4), random.randint(1, 3), random.randint(0, 6)) for _ in range(3)]
+        yield random.randint(1, 15), runs
+
+
+HISTORIES += _drawn_histories()
 
 PAIR = "Return two things, the epoch and the list of positions, all of them whole numbers."
 AGAIN = "What the runs have used of this epoch must not come again."

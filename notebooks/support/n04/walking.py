@@ -192,15 +192,18 @@ def _asked() -> Iterator[tuple[int, int, int, Network, Ids]]:
 def _fault_of_images(result: Any, expected: list[int], n: int) -> str:
     if result is None:
         return f"your function {NO_RETURN}."
-    images = np.asarray(result)
-    if images.ndim != 1 or (images.size and images.dtype.kind not in "iu"):
+    if (
+        not isinstance(result, np.ndarray)
+        or result.ndim != 1
+        or (result.size and result.dtype.kind not in "iu")
+    ):
         return f"it gives {short(result)}, not an array of {len(expected)} whole numbers."
-    if len(images) != len(expected):
-        return f"it gives {len(images)} numbers, not {len(expected)}."
-    outside = images[images >= n]
+    if len(result) != len(expected):
+        return f"it gives {len(result)} numbers, not {len(expected)}."
+    outside = result[result >= n]
     if len(outside):
         return f"{outside[0]} is among the images. {INSIDE}"
-    for place, (mine, right) in enumerate(zip(images.tolist(), expected, strict=True)):
+    for place, (mine, right) in enumerate(zip(result.tolist(), expected, strict=True)):
         if mine != right:
             return f"at place {place} stands {mine}, not {right}. {ORDER}"
     return ""

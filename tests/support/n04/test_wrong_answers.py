@@ -216,7 +216,29 @@ def by_taking_periods_off(size, runs, world_size, rank):
     return epoch, list(range(used + rank, size, world_size))
 
 
-@pytest.mark.parametrize("rule", [by_the_period_of_the_last_run, by_taking_periods_off])
+def by_rounded_steps(rounded):
+    """Count the steps that an epoch has for this run's ranks, and take off those that are done, rounded."""
+
+    def rule(size, runs, world_size, rank):
+        used = epoch = 0
+        for ranks, batch, steps in runs:
+            together = ranks * batch
+            length = -(-size // together)
+            missing = length - rounded(used / together)
+            if steps < missing:
+                used += steps * together
+            else:
+                epoch += 1 + (steps - missing) // length
+                used = (steps - missing) % length * together
+        return epoch, list(range(used + rank, size, world_size))
+
+    return rule
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [by_the_period_of_the_last_run, by_taking_periods_off, *map(by_rounded_steps, (math.floor, round, math.ceil))],
+)
 def test_an_epoch_begun_by_one_run_and_ended_by_another_has_no_period(rule):
     refused(n04.check_resume(rule), "resume(")
 

@@ -245,7 +245,7 @@ def machines() -> list[tuple[Any, ...]]:
         with_latency = {m: (forward, backward, 3.0) for m, (forward, backward, _) in seconds.items()}
         asked += [(make, with_latency, 4, 1.0) for make in (gpipe, turn_early)]
     dice = random.Random(5)
-    for make in (turn_early, gpipe, only_forwards) * 8:
+    for make in (turn_early, gpipe, only_forwards, one_alone) * 6:
         falling = dice.choice((0.5, 1))  # what cutting finer gains
         seconds = {}
         for m in dice.sample(range(1, 12), 4):
@@ -264,6 +264,13 @@ def only_forwards(m: int, n: int) -> Orders:
     return [[("F", i) for i in range(m)] for _ in range(n)]
 
 
+def one_alone(m: int, n: int) -> Orders:
+    """Return orders that bring micro-batch 0 back alone, then all others: a rank holds more than it goes ahead."""
+    forwards = [("F", i) for i in range(1, m)]
+    backwards = [("B", i) for i in range(1, m)]
+    return [[("F", 0), ("B", 0), *forwards, *backwards] for _ in range(n)]
+
+
 @cache
 def _best() -> list[int | None]:
     """Return the best m of all machines: the same for every answer, and half of the work."""
@@ -273,7 +280,12 @@ def _best() -> list[int | None]:
 def fault_of_best_m(answer: Callable[..., Any]) -> str:
     """Ask it about all machines; the first wrong answer is told, all of them are what a mistake is known by."""
     found = []
-    names: dict[Any, str] = {gpipe: "GPipe", turn_early: "1F1B", only_forwards: "forwards only"}
+    names: dict[Any, str] = {
+        gpipe: "GPipe",
+        turn_early: "1F1B",
+        only_forwards: "forwards only",
+        one_alone: "micro-batch 0 there and back, then all others",
+    }
     for (make, seconds, n, memory), expected in zip(machines(), _best(), strict=True):
         shown = {m: tuple(float(f"{each:.4g}") for each in times) for m, times in seconds.items()}
         where = f"for {names[make]}, seconds = {shown}, n = {n}, memory = {memory:g}"

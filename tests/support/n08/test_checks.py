@@ -341,7 +341,7 @@ def chosen(read):
     return best_m
 
 
-@pytest.mark.parametrize("more", [0.005, 0.01, 0.03])
+@pytest.mark.parametrize("more", [0.005, 0.03])
 def test_what_does_not_quite_fit_does_not_fit(more):
     lenient = edited(solved.best_m, ("<= memory * m", f"<= (memory + {more}) * m"))
     verdict = n08.check_best_m(lenient)
@@ -375,6 +375,12 @@ def test_a_step_is_shortest_by_a_little_in_microseconds_in_nanoseconds_and_at_ze
     verdict = n08.check_best_m(best_m)
     assert verdict.status == "wrong"
     assert "memory = " in verdict.message
+
+
+def test_a_rank_may_hold_more_than_it_goes_ahead():
+    ahead = '[kind for kind, _ in [*orders[0], ("B", 0)]].index("B")'
+    verdict = n08.check_best_m(edited(solved.best_m, ("max(live_activations(orders))", ahead)))
+    assert "for micro-batch 0 there and back, then all others, seconds = " in verdict.message
 
 
 def test_no_memory_is_not_all_of_it():

@@ -279,6 +279,14 @@ def _salted(value: object) -> int:
     return hash((value, "salt")) if is_text else hash(value)
 
 
+class _Wide(given.OwnDropout):
+    """A large layer, which draws more numbers than its input has."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Draw many."""
+        return super().forward(x.new_ones(LONG))
+
+
 def _fault_of_the_same_numbers(answer: Callable[[int, int], Any]) -> str:
     """Say which pair of two steps begins with what another one draws some places further on."""
     torch.manual_seed(SEED)
@@ -286,8 +294,8 @@ def _fault_of_the_same_numbers(answer: Callable[[int, int], Any]) -> str:
     for number, side in enumerate((2, 1)):
         step = answer(side, side)
         for pair in product(range(side), range(side)):
-            layer = given.OwnDropout()
-            step.wrap(layer, *pair)(torch.ones(LONG))
+            layer = _Wide()
+            step.wrap(layer, *pair)(torch.ones(LENGTH))
             drawn[f"{_told(pair)}, step {number}"] = layer.masks[-1].numpy().tobytes()
     first, *rest = drawn.items()
     for (one, numbers), (other, others) in [*product([first], rest), *product(rest, [first])]:

@@ -293,6 +293,7 @@ PAIR_BY_SEED = [
         ([("1000", "64")], "1, step 0 draws is in it, from place 64 on"),
         ([], "1, step 0 draws is in it, from place 1000 on"),
         ([("1000", "100_000")], "1, step 0 draws is in it, from place 100000 on"),
+        ([("1000 * (i", "x.numel() * (i")], "1, step 0 draws is in it, from place 64 on"),
         (PAIR_BY_SEED, "0, step 1 draws is in it, from place "),
     ],
 )

@@ -52,7 +52,7 @@ class _FastestOrBeside(Guess):
             return verdict
         slower = known[0][mine] / known[0][ms[best]] - 1
         said = f"You said {mine:g}: beside the fastest here, m = {ms[best]}, and {slower:.0%} longer"
-        counts = ", so it counts" if slower <= CLOSE else ""
+        counts = ", so it counts" if round(slower, 2) <= CLOSE else ""
         return Verdict("note", f"{said}{counts}.")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import permutations, product
+from itertools import product
 from threading import Barrier, BrokenBarrierError, Thread
 from typing import Any, TypeAlias
 
@@ -30,7 +30,7 @@ RUNS = 1000  # one of so many may have two such steps
 MANY_STEPS = 20_000  # in so many, steps meet often if there are fewer than some ten million seeds
 BY_CHANCE = 3  # so often they may meet in them
 LENGTH = 64  # numbers in a mask: two masks are not equal by chance
-LONG = 1000  # numbers that a layer draws where one pair may go on inside what another one draws
+LONG = 2**20  # numbers that a large layer draws: one pair may go on inside what another one draws
 MANY = (
     (16, 12),
     (130, 2),
@@ -279,17 +279,26 @@ def _salted(value: object) -> int:
     return hash((value, "salt")) if is_text else hash(value)
 
 
+class _Wide(given.OwnDropout):
+    """A large layer, which draws more numbers than its input has."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Draw many."""
+        return super().forward(x.new_ones(LONG))
+
+
 def _fault_of_the_same_numbers(answer: Callable[[int, int], Any]) -> str:
     """Say which pair of two steps begins with what another one draws some places further on."""
     torch.manual_seed(SEED)
     drawn: dict[str, bytes] = {}
-    for number in range(2):
-        step = answer(M, N)
-        for pair in _pairs():
-            layer = given.OwnDropout()
-            step.wrap(layer, *pair)(torch.ones(LONG))
+    for number, side in enumerate((2, 1)):
+        step = answer(side, side)
+        for pair in product(range(side), range(side)):
+            layer = _Wide()
+            step.wrap(layer, *pair)(torch.ones(LENGTH))
             drawn[f"{_told(pair)}, step {number}"] = layer.masks[-1].numpy().tobytes()
-    for (one, numbers), (other, others) in permutations(drawn.items(), 2):
+    first, *rest = drawn.items()
+    for (one, numbers), (other, others) in [*product([first], rest), *product(rest, [first])]:
         place = numbers.find(others[:LENGTH])
         if place >= 0:
             return (

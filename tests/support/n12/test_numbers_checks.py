@@ -235,6 +235,17 @@ def test_a_hash_of_a_text_which_is_another_one_in_every_process_is_told(hashed):
     assert "Seeds from elsewhere" not in message
 
 
+class FirstNumberLeftOut(Numbers):
+    def wrap(self, layer, i, j):
+        def run(x):
+            own = torch.Generator().manual_seed(self.seeds[i][j])
+            torch.rand(1, generator=own)
+            with drawing_from(own):
+                return layer(x)
+
+        return run
+
+
 class AdvancedByHand:
     """Let every pair go on from the state of the process's generator, each from another place of its sequence."""
 
@@ -258,30 +269,36 @@ class AdvancedByHand:
 @pytest.mark.parametrize(
     "answer",
     [
-        from_a_base("2**31"),
         from_a_base("2**31", STRETCHED),
-        AdvancedByHand,
+        FirstNumberLeftOut,
         edited(Numbers, ("2**62", "5 * 10**8")),  # two of a thousand are equal in one of 1,001 runs
     ],
 )
-def test_seeds_enough_for_a_thousand_runs_pass_and_so_does_a_state_without_seeds(answer):
+def test_seeds_enough_for_a_thousand_runs_pass_and_so_does_a_state_that_is_not_fresh(answer):
     assert n12.check_numbers(answer), n12.check_numbers(answer)
 
 
 SHIFTED = "micro-batch 0 in partition 0, step 0: what micro-batch 0 in partition "
+PAIR_BY_SEED = [
+    ("own.set_state(self.state)", "own.manual_seed(i * self.n + j)"),
+    ("torch.rand(1000 * m * n)", "self.skip = 500 - torch.randint(500, ()).item()"),
+    ("1000 * (i * self.n + j)", "self.skip"),
+]
 
 
 @pytest.mark.parametrize(
-    "advance, skip, where",
+    "edits, where",
     [
-        ("1", "i * self.n + j", "1, step 0 draws is in it, from place 1 on"),
-        ("64 * m * n", "64 * (i * self.n + j)", "1, step 0 draws is in it, from place 64 on"),
-        ("1", "9000 * (i * self.n + j)", "0, step 1 draws is in it, from place 1 on"),
+        ([("1000 * (i", "(i"), ("1000 * m * n", "1")], "1, step 0 draws is in it, from place 1 on"),
+        ([("1000", "64")], "1, step 0 draws is in it, from place 64 on"),
+        ([], "1, step 0 draws is in it, from place 1000 on"),
+        ([("1000", "100_000")], "1, step 0 draws is in it, from place 100000 on"),
+        ([("1000 * (i", "x.numel() * (i")], "1, step 0 draws is in it, from place 64 on"),
+        (PAIR_BY_SEED, "0, step 1 draws is in it, from place "),
     ],
 )
-def test_pairs_that_draw_the_same_numbers_a_few_places_further_on_are_told(advance, skip, where):
-    edits = [("1000 * m * n", advance), ("1000 * (i * self.n + j)", skip)]
-    verdict = n12.check_numbers(edited(AdvancedByHand, *edits))
+def test_pairs_whose_numbers_another_pair_draws_further_on_in_a_large_layer_are_told(edits, where):
+    verdict = n12.check_numbers(edited(AdvancedByHand, *edits) if edits else AdvancedByHand)
     assert verdict.status == "wrong"
     assert SHIFTED + where in verdict.message
 

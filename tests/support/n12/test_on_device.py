@@ -83,6 +83,7 @@ def test_the_fastest_m_and_its_neighbours_of_about_the_same_time_count_and_no_ot
     assert "so it counts" in guess_m(8, seconds).message
     assert guess_m("32", seconds).message == said
     assert guess_m(8, seconds | {8: 0.023}).message == "You said 8: beside the fastest here, m = 16, and 15% longer."
+    assert "10% longer, so it counts" in guess_m(8, seconds | {8: 0.02208}).message
     for wrong in (4, 64, 24, None, "many", torch.tensor(32)):
         assert "so it counts" not in guess_m(wrong, seconds).message
 

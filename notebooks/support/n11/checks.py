@@ -358,8 +358,10 @@ FIRST = "        if i > 0:\n            depend(batches, i)"
 THEN = "        if j > 0:\n            batches[i] = copy(batches[i], j)"
 TIE = "            depend(batches, i)"
 FENCES = {
-    "Nothing is held back: the phony must come from a Fork of i - 1 and be joined to i, and what Join returns must be "
-    "stored.": ("batches[i], phony)", "batches[i], torch.empty(0))"),
+    "Nothing is held back: no edge leads from a Join of i to a Fork of i - 1.": (
+        "batches[i], phony)",
+        "batches[i], torch.empty(0))",
+    ),
     "Fork and Join have changed places: Fork takes what shall wait, i - 1, and Join what shall go first, i.": (
         "batches[i - 1], phony = Fork.apply(batches[i - 1])\n    batches[i] = Join.apply(batches[i], phony)",
         "batches[i], phony = Fork.apply(batches[i])\n    batches[i - 1] = Join.apply(batches[i - 1], phony)",

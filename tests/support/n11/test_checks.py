@@ -1,6 +1,7 @@
 """What is particular about the checks of notebook 11; what all exercises have in common is in test_detectors."""
 
 import heapq
+import itertools
 from collections import Counter
 
 import pytest
@@ -50,6 +51,7 @@ def by_a_heap(root):
                 if x not in seen:
                     seen.add(x)
                     stack.append(x)
+    turn = itertools.count()
     heap = [(-root._sequence_nr(), 0, root)]
     order = []
     while heap:
@@ -60,7 +62,7 @@ def by_a_heap(root):
                 continue
             users[x] -= 1
             if not users[x]:
-                heapq.heappush(heap, (-x._sequence_nr(), -len(heap), x))  # of equals the last
+                heapq.heappush(heap, (-x._sequence_nr(), -next(turn), x))  # of equals the last
     return order
 
 

@@ -96,6 +96,16 @@ def test_a_dead_phony_is_not_taken_for_a_swapped_one():
     refused(n11.check_fence(*dead), "Nothing is held back", "have changed places")
 
 
+def test_ties_of_rows_that_need_no_gradient_are_not_told_to_come_from_a_fork():
+    at_once = """    if clock == [(0, 0)]:
+        for k in range(1, len(batches)):
+            depend(batches, k)
+    for i, j in clock:
+        if False:"""
+    rows = edited((depend, fence), ("    for i, j in clock:\n        if i > 0:", at_once))
+    refused(n11.check_fence(*rows), "Nothing is held back", "must come from", "must be stored")
+
+
 def test_a_tie_to_the_one_before_the_one_before_does_not_cross():
     more = """            depend(batches, i)
         if i > 1:

@@ -148,6 +148,25 @@ def to_words(items: Any) -> tuple[Word, ...]:
     return tuple(map(Word, items))
 
 
+def to_bytes(items: Any) -> bytes:
+    """Collate: a batch that is bytes, as a reader may write an error."""
+    return pickle.dumps(items)
+
+
+def to_a_dictionary(items: Any) -> dict[str, Any]:
+    """Collate: a batch that is a dictionary with the words by which a reader may mark an error."""
+    return dict.fromkeys(("error", "exception"), items)
+
+
+AS_MADE: Mapping[Callable[[Any], Any], str] = {
+    to_nothing: "None",
+    to_words: "a tuple",
+    to_bytes: "bytes",
+    to_a_dictionary: "a dictionary",
+}
+"""Each `collate` whose batch may be taken for an error that is none, and what such a batch is."""
+
+
 class Made(list[Any]):
     """A collated batch; a plain list of the same items is none."""
 
@@ -260,9 +279,8 @@ TO_THE_END: Sequence[EpochCase] = (
         for kind in (unwritable, unreadable)
         for over_it in OVER_IT
     ),
-    EpochCase(size=6, batch=2, workers=2, collate=to_nothing),
     EpochCase(size=6, batch=2, workers=2, collate=to_remark),
-    EpochCase(size=6, batch=2, workers=2, collate=to_words),
+    *(EpochCase(size=6, batch=2, workers=2, collate=collate) for collate in AS_MADE),
     # a worker's error is on its way when the sampler raises
     EpochCase(size=12, batch=2, workers=2, bad=2, no_list=3),
 )

@@ -33,6 +33,7 @@ AT_NO_LIST = "where the batch sampler raises in the first orders"
 TWO_LOOPS = "where two loops take turns"
 TENSORS = f"with tensors, {AFTER_EPOCH}"
 TENSORS_LEFT = f"with tensors, {AFTER_BREAK}"
+TENSORS_FAIL = f"with tensors, {AFTER_ERROR}"
 RIGHT_ENDS = (AFTER_EPOCH, TWO_LOOPS, TENSORS)
 ALL_ENDS = (
     AFTER_EPOCH,
@@ -43,6 +44,7 @@ ALL_ENDS = (
     TWO_LOOPS,
     TENSORS,
     TENSORS_LEFT,
+    TENSORS_FAIL,
 )
 LISTS = {AFTER_NO_LIST: 5, AT_NO_LIST: 2}  # that come before the sampler raises; of others all eight
 
@@ -128,7 +130,7 @@ def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: C
                 tell(said)
                 return
             continue
-        if end in (TENSORS, TENSORS_LEFT):
+        if end in (TENSORS, TENSORS_LEFT, TENSORS_FAIL):
             said = _of_tensors(work, load, end, tell)
             if said:
                 tell(said)
@@ -230,7 +232,7 @@ class _LateContext:
 
 
 def _of_tensors(work: Any, load: Any, end: str, tell: Callable[[str], None]) -> str:
-    """Take an epoch of tensors, or leave it; say what is wrong, the same of both."""
+    """Take an epoch of tensors, leave it, or meet an error; say what is wrong, the same of all."""
     tell(f"{end}, {HANGS}.")
     lost: list[str] = []
 
@@ -238,14 +240,19 @@ def _of_tensors(work: Any, load: Any, end: str, tell: Callable[[str], None]) -> 
         lost.append(f"a batch of tensors can't be received any more. {GONE}")
         tell(lost[0])
 
-    items = [torch.full((4,), float(i)) for i in range(8)]
+    items = {i: torch.full((4,), float(i)) for i in range(8)}
+    due: list[type[Exception]] = []
+    if end == TENSORS_FAIL:
+        del items[0]
+        due.append(KeyError)
     iterator = load(work, items, _Lists(8), torch.stack, workers=2, context=_LateContext(gone))
     try:
-        next(iterator)
-        if end == TENSORS_LEFT:
-            iterator.close()
-        else:
-            list(iterator)
+        with suppress(*due):
+            next(iterator)
+            if end == TENSORS_LEFT:
+                iterator.close()
+            else:
+                list(iterator)
     except Exception as error:
         return lost[0] if lost else f"{end}, your code raised {error!r}."
     return ""

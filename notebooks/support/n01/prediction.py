@@ -222,7 +222,7 @@ check_predict = Exercise(
             ([20, 26, 20], 0, 1, 0, 5, 3, 12, 2),  # one core
             ([26, 20, 20, 20], 1, ENOUGH, 5, 1, 3, 12, 2),  # rules 1 and 2, the worker is slower
             ([4] * 5, 1, ENOUGH, 1, 1, 3, 12, 2),  # the trainer is slower
-            ([20], 3, ENOUGH, 5, 1, 3, 12, 2),
+            ([3, 3, 60], 4, ENOUGH, 5, 1, 3, 12, 2),  # fewer batches than workers, and than places
             ([9, 99, 9, 9, 9], 2, ENOUGH, 0, 1, 2, 12, 1),  # places decide
             ([30, 5, 5, 5, 5], 2, ENOUGH, 0, 0, 0, 1, 4),  # worker 1 is free, and batch 2 isn't its own
             ([20] * 12, 3, ENOUGH, 5, 1, 3, 12, 2),

@@ -18,7 +18,12 @@ class _Queue(queue.Queue[Any]):
 
 
 class _Process(dummy.DummyProcess):
-    """A thread that can be told what a process is told that has ended."""
+    """A thread that can be told what a process is told that begins as a daemon, and one that has ended."""
+
+    def __init__(self, *given: Any, daemon: bool | None = None, **named: Any) -> None:
+        super().__init__(*given, **named)
+        if daemon is not None:
+            self.daemon = daemon
 
     def close(self) -> None:
         """Do nothing: whoever has ended holds nothing."""

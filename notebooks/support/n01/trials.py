@@ -13,6 +13,7 @@ from support.kit.outside import remembering
 from support.kit.raised import told_of
 from support.kit.threads import EndedError
 from support.n01.epochs import (
+    AS_MADE,
     AT_ONCE,
     IN_ORDER,
     NEVER,
@@ -24,8 +25,6 @@ from support.n01.epochs import (
     Items,
     NoListError,
     Remark,
-    to_nothing,
-    to_words,
 )
 from support.n01.on_processes import ALL_ENDS, RIGHT_ENDS, fault_on_processes
 from support.n01.on_processes import GONE as GONE
@@ -260,9 +259,8 @@ class _Trial:
         """Tell what the loop has raised, and whether it should have been the worker's own error."""
         if not self.case.travels:
             return f"{told_of(error)} {CANT_TRAVEL}"
-        if self.case.collate in (to_nothing, to_words) and "must derive from BaseException" in str(error):
-            made = "None" if self.case.collate is to_nothing else "a tuple"
-            return f"`collate` returns {made}, and {told_of(error)} {NOTHING}"
+        if self.case.collate in AS_MADE and "must derive from BaseException" in str(error):
+            return f"`collate` returns {AS_MADE[self.case.collate]}, and {told_of(error)} {NOTHING}"
         if isinstance(error, Remark):
             return f"`collate` returns an exception, and your code raised it. {NOTHING}"
         if self.case.is_raised(error) and not self.is_expected(error):

@@ -244,15 +244,17 @@ def test_another_wrong_loader_is_told_its_fault_at_once(answer, says):
     assert says in verdict.message
 
 
-@pytest.mark.parametrize(
-    "context", [threads, pytest.param(multiprocessing.get_context("fork"), marks=pytest.mark.ranks)]
-)
-def test_a_loader_that_closes_what_it_made_runs_on_processes_and_on_threads_and_the_notebook_goes_on_with_it(context):
-    closes = n01._load((n01.END_ALL, f"{n01.END_ALL}; [made.close() for made in (results, *orders, *team)]"))
+@pytest.mark.ranks
+def test_a_loader_of_daemons_that_closes_what_it_made_is_right_and_the_notebook_goes_on_with_it_also_on_threads():
+    closes = n01._load(
+        ("queue, results))", "queue, results), daemon=True)"),
+        (n01.END_ALL, f"{n01.END_ALL}; [made.close() for made in (results, *orders, *team)]"),
+    )
     load = n01.use_loader(n01.work, closes)
     assert load.func is closes
     assert n01.use_loader(None, None).func is n01.load_in_order
-    assert list(load(range(7), [[0, 1], [2, 3, 4], [5], [6]], sum, workers=2, context=context)) == [1, 9, 5, 6]
+    for context in (threads, multiprocessing.get_context("fork")):
+        assert list(load(range(7), [[0, 1], [2, 3, 4], [5], [6]], sum, workers=2, context=context)) == [1, 9, 5, 6]
 
 
 def test_a_choice_may_be_written_with_a_capital_and_another_word_is_told_to_be_none():

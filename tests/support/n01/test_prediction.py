@@ -90,6 +90,11 @@ def test_whoever_lets_rule_4_hold_for_some_cores_only_is_refused(share):
     assert (prediction.FEWER_THAN_ALL in verdict.message) == (share == "cores <= workers")
 
 
+@pytest.mark.parametrize("before", ["b - workers", "b - workers * prefetch"])
+def test_whoever_counts_from_the_end_of_an_epoch_that_is_short_is_refused(before):
+    assert check_predict(changed((f"get({before}, 0)", f"get(({before}) % batches, 0)"))).status == "wrong"
+
+
 ALONE = "sum(loads) + batches * (read + step)"
 ALONE_BUSY = "(sum(loads) + batches * step)"
 RECEIVED = "taken.get(b - workers * prefetch, 0)"

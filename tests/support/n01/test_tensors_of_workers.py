@@ -18,10 +18,12 @@ def clearing_up(lines):
     return work, n01.edited(load_in_order, (CLEAR_UP, lines), names={"queue": queue})
 
 
-LEAVES_BEHIND_A_BREAK = {
-    "None goes out before what is ordered is fetched": clearing_up(f"""{SEND_HOME}
-        [results.get() for _ in missing]
-        [worker.join() for worker in team]"""),
+IS_RAISED = "                raise error\n"
+LEAVES_TOO_SOON = {
+    "behind an error None goes out before what is ordered is fetched": (
+        work,
+        n01._load((IS_RAISED, f"                {SEND_HOME}\n{IS_RAISED}")),
+    ),
     "results are fetched while anybody is there": clearing_up(f"""{SEND_HOME}
         while any(w.is_alive() for w in team):
             try:
@@ -44,7 +46,7 @@ WHEN_THE_LISTS_END = (
 
 @pytest.mark.costly
 @pytest.mark.ranks
-@pytest.mark.parametrize("answer", LEAVES_BEHIND_A_BREAK.values(), ids=LEAVES_BEHIND_A_BREAK)
+@pytest.mark.parametrize("answer", LEAVES_TOO_SOON.values(), ids=LEAVES_TOO_SOON)
 def test_a_worker_that_leaves_before_its_tensors_are_fetched_is_told_so(answer):
     verdict = n01.check_loader(*answer)
     assert verdict.status == "wrong"

@@ -2,6 +2,7 @@
 
 import itertools
 import multiprocessing
+import pickle
 import queue
 from textwrap import indent
 
@@ -121,7 +122,7 @@ WRONG = {
     ),
     "raises behind a break what nobody asks for": (
         (work, RAISES_WHILE_IT_CLEARS_UP),
-        f"your code raised KeyError: 'item 4 has no file' (in drained, line 30: `raise error`). {trials.UNASKED}",
+        f"your code raised KeyError: 'item 4 has no file' (in drained, line 31: `raise error`). {trials.UNASKED}",
     ),
     "takes a tuple for an error": (
         (work, TAKES_A_TUPLE_FOR_AN_ERROR),
@@ -133,6 +134,24 @@ WRONG = {
             load((RAISES, 'if isinstance(batch, tuple) and batch[0] == "error":\n                raise batch[1]')),
         ),
         f"`raise batch[1]`). {trials.NOTHING}",
+    ),
+    "takes bytes for an error that was written": (
+        (
+            edited(work, ("None, sendable(error)", "pickle.dumps(sendable(error)), None"), names={"pickle": pickle}),
+            edited(
+                load_in_order,
+                (RAISES, "if isinstance(batch, bytes):\n                raise pickle.loads(batch)"),
+                names={"pickle": pickle},
+            ),
+        ),
+        f"`raise pickle.loads(batch)`). {trials.NOTHING}",
+    ),
+    "looks for an error in a dictionary": (
+        (
+            worker(("None, sendable(error)", "{'error': sendable(error)}, None")),
+            load((RAISES, "if isinstance(batch, dict) and \"error\" in batch:\n                raise batch['error']")),
+        ),
+        f"`raise batch['error']`). {trials.NOTHING}",
     ),
     "keeps its queue of results for the next loop": (
         (

@@ -123,5 +123,5 @@ def _whose_error(error: BaseException | None, tasks: Iterable[ProbeTask]) -> str
             if "compute" not in [frame.name for frame in traceback.extract_tb(error.__traceback__)]:
                 found += " without its traceback"
         elif task.error in (error.__cause__, error.__context__) or repr(error) == repr(task.error):
-            found = f"raised a new exception in place of the {type(task.error).__name__} of {task.label}"
+            found = f"raised another exception in place of the {type(task.error).__name__} of {task.label}"
     return found

@@ -329,7 +329,7 @@ class _Spawning:
                     break
             self.aside.over(LONGER_THAN_A_LIMIT if self.slowly else 0)
             self.may_end.set()
-            if not self.aside.over(2 * self.patience):
+            if not self.aside.over(2 * self.patience if self.entered.is_set() else 0):
                 return Sight(
                     [*self.said, f"the with never {'ended' if self.entered.is_set() else 'began'}"],
                     self.aside,

@@ -147,7 +147,7 @@ def clock_that_waits_once_too_often(tasks, in_queues, out_queues):
         (n09.check_spawn_workers, "cuda:0 and cuda:1", "3 out_queues, 2 different; seen: 3 in_queues, 1 different"),
         (n09.check_spawn_workers, "Tasks that wait", "computed: True; seen: tasks that waited are computed: False"),
         (n09.check_run_clock, "You call compute", "seen: not all computed together"),
-        (n09.check_run_clock, copied, "a new exception in place of the ValueError of task 1. Raise the very exception"),
+        (n09.check_run_clock, copied, "another exception in place of the ValueError of task 1. Raise the very exc"),
         (
             n09.check_run_clock,
             "Two partitions",

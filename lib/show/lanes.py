@@ -322,7 +322,7 @@ def lay_out(measured: Trace | None, predicted: Trace | None, lanes: Iterable[str
 
 def labels_for(span: Span, letter: str) -> tuple[str, str, str]:
     """Return what may be written into a span, longest first: ("load 3", "L3", "L")."""
-    number = re.search(r"^\D*(\d{1,6})$", span.label)
+    number = re.search(r"(?:^|[a-zA-Z]\W*)(\d{1,6})$", span.label)  # in "2,1" neither number is the one
     short = f"{letter}{number.group(1)}" if number else letter
     return span.label, short, letter
 

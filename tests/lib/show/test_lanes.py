@@ -61,6 +61,8 @@ def test_every_kind_has_a_letter_and_a_colour_and_labels_get_shorter_until_they_
     assert len(set(layout.letters.values())) == len(set(layout.colors.values())) == len(kinds)
     assert labels_for(Span("a", "load 13", 0, 1, "load"), "L") == ("load 13", "L13", "L")
     assert labels_for(Span("a", "all-reduce", 0, 1), "C") == ("all-reduce", "C", "C")
+    assert labels_for(Span("a", "2B13", 0, 1), "B") == ("2B13", "B13", "B"), "an action: stage 2, micro-batch 13"
+    assert labels_for(Span("a", "7", 0, 1), "C") == ("7", "C7", "C")
     assert labels_for(Span("a", "2,1", 0, 1), "F") == ("2,1", "F", "F"), "which of the two numbers would F1 mean?"
     trace = Trace([Span("a", "load 0", 0, 10, "load"), Span("a", "load 1", 10, 10.35, "load")])
     shown = texts(draw_timeline(trace))

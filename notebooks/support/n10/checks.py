@@ -285,6 +285,8 @@ check_my_checkpoint = Exercise(
             versions = [ → inputs[0].requires_grad_(); versions = [
         Pass the inputs on as they are: a detached one has lost where it came from.
             run, phony, *inputs) → run, phony, *(x.detach().requires_grad_() for x in inputs))
+        Give the function the inputs that Checkpoint.apply hands over: from the caller's own, backward runs on into the layers before.
+            def run(phony, *inputs): → def run(phony): | phony, *inputs) → phony)
         Every write in place raises a tensor's _version: compare it before and after.
             != versions: → is None:
         Values can be equal after a write, such as zeros that are doubled: compare versions, not copies.

@@ -23,7 +23,7 @@ from support.kit.values import kind_of
 
 ROWS = 64  # an input takes 64 KiB
 WIDTH = 256
-SLACK = 16 * 1024  # bytes that a checkpoint may need for itself
+SLACK = 12 * 1024  # bytes that a checkpoint may need for itself; a mask of the input takes 16 KiB
 
 
 class _Segment(nn.Module):
@@ -53,7 +53,7 @@ class _Segment(nn.Module):
         if self.drops:
             hidden = F.dropout(hidden + 2, 0.5)  # never 0 before
             self.masks.append(torch.stack([x.detach() != 0, hidden.detach() != 0]))
-            hidden = hidden.where(hidden != 0, 1)[torch.arange(ROWS)]  # saves a mask, and the rows' numbers
+        hidden = hidden.where(hidden != 0, 1)[torch.arange(ROWS)]  # saves a mask, and the rows' numbers
         y: Tensor = torch.tanh((hidden * gate) @ self.second)
         return y
 

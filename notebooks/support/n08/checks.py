@@ -300,7 +300,7 @@ check_best_m = Exercise(
                 "forward, backward, message = seconds[m]",
                 "backward, forward, message = seconds[m]",
             ),
-            "Multiply nothing by m: seconds[m] are one micro-batch's times, and `simulate` runs all m.": (
+            "The last end is the whole step: multiply nothing, and add up no ends.": (
                 "forward, backward, message = seconds[m]",
                 "forward, backward, message = (m * each for each in seconds[m])",
             ),

@@ -82,7 +82,7 @@ def _grown(chance: Random, rows: int, depth: int) -> Any:
     kind = chance.choice((tuple, list, dict, Tensor, None) if depth else (Tensor, None))
     if kind is Tensor:
         tensors = (
-            numbered(rows, 2),
+            numbered(rows, 4).view(rows, 2, 2),
             numbered(rows, 1) % 20 == 0,
             torch.arange(rows),
             numbered(rows, 2).float().T.contiguous().T,  # its rows are no neighbours in memory

@@ -76,7 +76,7 @@ def fault_of_joint(answer: Callable[[nn.Module, list[Tensor], LossOf], Any]) -> 
         for seed, sizes in enumerate(SIZES):
             case = f"{told}; micro-batches of {', '.join(map(str, sizes))} rows"
             with in_case(case), torch.enable_grad():  # also after an answer that switches it off
-                said = _fault_of_gradient(answer, loss_of, sizes, seed)
+                said = _fault_of_gradient(answer, loss_of, sizes, seed, _model())
             if said == NONE:
                 return NONE
             transcript.append(said)
@@ -84,19 +84,17 @@ def fault_of_joint(answer: Callable[[nn.Module, list[Tensor], LossOf], Any]) -> 
                 found.append(f"{case}: {said}")
     if found:
         return Fault(found[0], "\n".join(transcript))
-    return _fault_of_peak(answer) or _fault_of_frozen(answer)
+    return _fault_of_peak(answer) or _fault_of_weights(answer)
 
 
 def _fault_of_gradient(
-    answer: Callable[..., Any], loss_of: LossOf, sizes: tuple[int, ...], seed: int, *, frozen: bool = False
+    answer: Callable[..., Any], loss_of: LossOf, sizes: tuple[int, ...], seed: int, model: nn.Module
 ) -> str:
-    model = _model()
-    next(model.parameters()).requires_grad_(not frozen)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     mix_modes(model, seed)
     parts = list(random(sum(sizes), 3, seed=len(sizes)).split(list(sizes)))
     loss = loss_of(torch.cat([model(part) for part in parts]))
     loss.backward()
+    trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
     due = _flat(trained)
     for parameter in trained:
         parameter.grad = torch.ones_like(parameter)  # of the step before
@@ -145,9 +143,15 @@ def _fault_of_peak(answer: Callable[..., Any]) -> str:
     return ""
 
 
-def _fault_of_frozen(answer: Callable[..., Any]) -> str:
-    """Freeze a weight: it must stay frozen, and the others get their gradient."""
-    case = "the first weight is frozen"
-    with in_case(case):
-        fault = _fault_of_gradient(answer, _spread, (2, 2, 2), 0, frozen=True)
-    return fault and f"{case}: {fault}"
+def _fault_of_weights(answer: Callable[..., Any]) -> str:
+    """Freeze a weight, and have one that the loss does not reach: the others get their gradient."""
+    frozen = _model()
+    next(frozen.parameters()).requires_grad_(False)
+    beside = _model()
+    beside.register_parameter("beside", nn.Parameter(torch.zeros(2).double()))
+    for case, model in (("the first weight is frozen", frozen), ("the loss does not reach a weight", beside)):
+        with in_case(case):
+            fault = _fault_of_gradient(answer, _spread, (2, 2, 2), 0, model)
+        if fault:
+            return f"{case}: {fault}"
+    return ""

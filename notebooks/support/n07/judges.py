@@ -21,10 +21,7 @@ from support.n07.kept import Kept, fault_of_rows, mix_modes, per_cent
 
 NONE = f"your function {NO_RETURN}."
 #: Said of what is off by some of float32's last digits, where numbers are float64.
-FLOAT32 = (
-    "So little comes of an ε, or of float32's rounding: tensors of whole numbers become float32 when they are "
-    "divided."
-)
+FLOAT32 = "So little comes of an ε, or of float32's rounding, as when tensors of whole numbers are divided."
 FLOAT32_SHARE = 5e-7
 
 

@@ -227,8 +227,10 @@ def fault_of_saved(answer: Any) -> str:
     transcript: list[str] = []
     left = 0
     changed = False
+    flagged = False
     for case in known_forwards():
         there = list(case.there)
+        trained = [each.requires_grad for each in there]
         with in_case(case.told):
             got, still_on = _called(answer, case.forward, there)
         left += still_on
@@ -241,10 +243,13 @@ def fault_of_saved(answer: Any) -> str:
         if got != case.due:
             found.append(f"{case.told}: expected {case.due} bytes ({case.why}), got {got}.")
         changed = changed or [id(each) for each in there] != [id(each) for each in case.there]
+        flagged = flagged or [each.requires_grad for each in case.there] != trained
     if found:
         return Fault(found[0], "\n".join(transcript))
     if changed:
         return "right count, but the list `there` is no longer what it was."
+    if flagged:
+        return "right count, but `requires_grad` of a tensor in `there` is no longer what it was."
     if left:
         return (
             "right count, but your hooks are still on after the return: they would hold whatever any later "

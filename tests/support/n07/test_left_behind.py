@@ -184,8 +184,9 @@ def beside_its_weight(model, parts):
     return of_each(model, parts, [weight for weight in model.parameters() if weight.requires_grad])
 
 
-def joint_by_every_weight(model, parts, loss_of):
-    weights = list(model.parameters())
+def joint_by_trained_weights(model, parts, loss_of):
+    """Right as long as the loss reaches every weight that is trained."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
     model.zero_grad()
     with torch.no_grad():
         points = torch.cat([model(part) for part in parts])
@@ -209,11 +210,15 @@ def joint_only_if_the_first_is_trained(model, parts, loss_of):
     [
         (n07.check_accumulate, by_every_weight, "one weight is frozen: your code raised RuntimeError"),
         (n07.check_accumulate, beside_its_weight, "one weight is frozen: your code raised RuntimeError"),
-        (n07.check_jointly, joint_by_every_weight, "the first weight is frozen: your code raised RuntimeError"),
+        (
+            n07.check_jointly,
+            joint_by_trained_weights,
+            "the loss does not reach a weight: your code raised RuntimeError",
+        ),
         (n07.check_jointly, joint_only_if_the_first_is_trained, "the first weight is frozen: the gradient is"),
     ],
 )
-def test_a_frozen_weight_leaves_the_others_their_gradient(check, wrong, says):
+def test_a_frozen_weight_or_one_not_reached_leaves_the_others_their_gradient(check, wrong, says):
     verdict = ask(check, wrong)
     assert verdict.status == "wrong", verdict.message
     assert says in verdict.message, verdict.message

@@ -34,6 +34,14 @@ def one_dictionary_for_all(parts, joined={}):  # noqa: B006
     return joined
 
 
+def images_left_flat(batch, chunks):
+    """A row is flattened where it is an image."""
+    return [
+        tree_map(lambda leaf: leaf.flatten(1) if isinstance(leaf, torch.Tensor) and leaf.dim() > 2 else leaf, part)
+        for part in scatter(batch, chunks)
+    ]
+
+
 def wants_gradients(parts):
     return tree_map(
         lambda leaf: leaf.requires_grad_() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf,
@@ -52,6 +60,7 @@ OTHERS = "[leaf] * count"
         (edited(scatter, (SLICES, f"[each.contiguous() for each in {SLICES}]")), gather, "a copy: a slice would"),
         (edited(scatter, (OTHERS, "[leaf or None] * count")), gather, "None, expected 0"),
         (edited(scatter, ("isinstance(leaf, torch.Tensor) else", "hasattr(leaf, 'shape') else")), gather, "np.float64"),
+        (images_left_flat, gather, "shape "),
         (one_list_for_all, gather, "what it returned before is no longer what it was"),
         (scatter, one_dictionary_for_all, "what it returned before is no longer what it was"),
         (scatter, wants_gradients, "requires a gradient, which the tensor that it comes from does not"),
@@ -155,7 +164,7 @@ def test_an_accumulate_is_told_of_no_mistake_that_it_does_not_make(wrong, untrue
 
 def test_a_model_in_float32_is_not_told_of_a_quotient_that_it_does_not_have():
     verdict = ask(n07.check_accumulate, edited(accumulate, ("model(x)", "model(x).float()")))
-    assert "quotient" not in verdict.message, verdict.message
+    assert "become float32" not in verdict.message, verdict.message
 
 
 def remembers_in_there(forward, there):
@@ -183,7 +192,11 @@ OUTPUT = "tree_map(lambda each: saved.pop(each.untyped_storage().data_ptr(), Non
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        (remembers_in_there, "the list `there` is no longer what it was"),
+        (remembers_in_there, "`there` is no longer what it was"),
+        (
+            edited(saved_bytes, ("    saved = {}", "    saved = {}; [each.requires_grad_() for each in there]")),
+            "`requires_grad` of a tensor in `there` is no longer what it was",
+        ),
         (
             edited(saved_bytes, ("    forward()", f"    {OUTPUT}"), names={"tree_map": tree_map}),
             "expected 192 bytes (the result of exp, which is also returned), got 0",

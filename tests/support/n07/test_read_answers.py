@@ -169,7 +169,7 @@ SET = "setattr(p, 'grad', torch.zeros_like(p))"
             edited(accumulate, ("return total", "return round(total, 3)")),
             "the loss is 1.107, the whole batch's 1.107064",
         ),
-        (weighed_in_float32, "float32's rounding: tensors of whole numbers become float32"),
+        (weighed_in_float32, "float32's rounding, as when tensors of whole numbers are divided"),
     ],
 )
 def test_an_accumulate_that_leaves_something_behind_is_refused(wrong, says):
@@ -401,7 +401,7 @@ SPREAD = "(within + between) / (total - 1)"
         (in_place, "variances is no longer what it was"),
         (into_the_first_mean, "And means is no longer what it was"),
         (in_float32, "comes back in float32: digits are lost"),
-        (with_float32_shares, "float32's rounding: tensors of whole numbers become float32"),
+        (with_float32_shares, "float32's rounding, as when tensors of whole numbers are divided"),
         (edited(join, (BOTH, f"return mean, ({SPREAD}).clamp(min=1e-5)")), "channel 0 all -2: the variance is 1e-05, "),
         (taken_off_the_lists, "sizes is no longer what it was"),
         (made_double_in_the_lists, "right, but means is no longer what it was: leave the lists as they are"),

@@ -137,7 +137,7 @@ def draw_cost(*, world_size: int, latency: float, bandwidth: float, shared: int)
     if sizes[0] < passed["tree"] < sizes[-1]:
         axes.axvline(passed["tree"], color=MUTED, linestyle="--", linewidth=1.3)
     tree, halving = (_from(least) for least in passed.values())
-    found = f"the ring is at least as fast as the tree {tree}, as halving {halving}"
+    found = f"the ring is at least as fast as the tree {tree}, and as halving {halving}"
     axes.legend(loc="upper left")
     links = "" if shared == 1 else f", {shared} ranks on a far link"
     what = f"{plural(world_size, 'rank')}, {latency:g} µs, {bandwidth:g} GB/s{links}"

@@ -58,7 +58,7 @@ def test_the_cost_drawn_says_from_which_size_on_the_ring_is_faster():
         least = n06.border(values["world_size"], *link)
         assert ("at least as fast as the tree at every size" in words) == (least == 0)
         never = n06.border(values["world_size"], *link, n06.WAYS["halving and doubling"])
-        assert ("as halving at no size" in words) == (never == float("inf"))
+        assert ("and as halving at no size" in words) == (never == float("inf"))
     small = n06.draw_cost(world_size=4, latency=1, bandwidth=1, shared=1)  # below what is drawn
     assert "the tree from 800 B on" in alt_text(small)
 

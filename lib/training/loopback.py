@@ -24,6 +24,8 @@ import traceback
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic import rendezvous
+from torch.distributed.elastic.multiprocessing import api as multiprocessing
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from lib.memory import import_psutil
@@ -62,6 +64,23 @@ class Loopback(StaticTCPRendezvous):
         self._stores.append(store)
         info = rendezvous.RendezvousStoreInfo(HOST, port)
         return rendezvous.RendezvousInfo(PrefixStore(self.run_id, store), 0, 1, info)
+
+
+# ---- half a word
+
+
+class _Failure(ProcessFailure):
+    """How a rank ended, also one that was ended while it wrote its error file: torch's raises at half a file.
+
+    The agent would fail with that, and nobody would hear how the other ranks ended.
+    """
+
+    def __post_init__(self) -> None:
+        try:
+            super().__post_init__()  # type: ignore[no-untyped-call]
+        except (OSError, ValueError, LookupError, TypeError):
+            self.error_file = ""  # as if there were none
+            super().__post_init__()  # type: ignore[no-untyped-call]
 
 
 # ---- nobody stays
@@ -126,6 +145,7 @@ if __name__ == "__main__":
         _stay_above()
     threading.Thread(target=_end_without, args=(os.getppid(), os.getpid()), daemon=True).start()
     rendezvous.rendezvous_handler_registry.register("loopback", Loopback)
+    multiprocessing.ProcessFailure = _Failure  # type: ignore[attr-defined]  # where the agent looks for it
     code = 0
     try:
         main()

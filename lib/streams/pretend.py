@@ -63,7 +63,7 @@ class PretendGPU:
         self.default_streams = [self.new_stream("compute", index) for index in range(self.count)]
         self.current_device = 0
         self.in_use = list(self.default_streams)  # of each device; ask for current_stream
-        self._backward = BackwardStreams(self)
+        self.backward = BackwardStreams(self)
         self.events = 0  # so far
         self.last: dict[str, str] = {}  # the last launch of each stream
         self._clocks = Clocks()
@@ -94,7 +94,7 @@ class PretendGPU:
 
     def current_stream(self, index: int | None = None) -> PretendStream:
         """Return the stream in use on a device; at first that is "compute"."""
-        self._backward.look()
+        self.backward.look()
         return self.in_use[self.current_device if index is None else index]
 
     @contextmanager
@@ -113,7 +113,7 @@ class PretendGPU:
     @contextmanager
     def use_device(self, index: int) -> Iterator[None]:
         """Make a device the current one."""
-        self._backward.look()
+        self.backward.look()
         outside = self.current_device
         self.current_device = index
         try:
@@ -188,7 +188,7 @@ class PretendGPU:
 
     def note_roots(self, tensors: Iterable[PretendTensor]) -> None:
         """Note in which streams autograd's nodes of these tensors are to run: backward is about to begin there."""
-        self._backward.note(tensors)
+        self.backward.note(tensors)
 
     def made(self, plain: Tensor, device: torch.device, name: str) -> PretendTensor:
         """Return what torch's function of that name has made (zeros, randn, …) as made on a device."""
@@ -306,8 +306,8 @@ class PretendGPU:
         ours = [x for x in tree_leaves((args, kwargs)) if isinstance(x, PretendTensor)]
         if any(x.gpu is not self for x in ours):
             raise RuntimeError(f"{operator_name(func)} would use memory of another PretendGPU, too")
-        self._backward.note(ours)
-        self._backward.look(ours)
+        self.backward.note(ours)
+        self.backward.look(ours)
         if torch.is_inference_mode_enabled():  # there torch does not take an operator apart that is made of others
             made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:

@@ -22,7 +22,8 @@ within in_place_of_cuda, as on a GPU, for the one that is current when forward h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -67,6 +68,7 @@ class BackwardStreams:
     def __init__(self, gpu: HasStreams) -> None:
         self.gpu = gpu
         self._calls: list[_Call] = []  # a node may call backward: the last one runs
+        self._unfinished: list[type[Node]] = []  # of the functions in Python whose forward has not returned
 
     # ---- in forward
 
@@ -74,13 +76,22 @@ class BackwardStreams:
         """Note the streams of the nodes that have made these tensors, and of those of the leaves right behind them."""
         for x in tensors:
             node = x.grad_fn
-            if node is None or not _mark(node, x.made_in):
+            if node is None or type(node) in self._unfinished or not _mark(node, x.made_in):
                 continue
             node.register_hook(self._hand_on)
             for child, _ in node.next_functions:
                 leaf: Any = getattr(child, "variable", None)  # a node that adds up the gradient of a leaf has one
                 if child is not None and isinstance(leaf, PretendTensor) and leaf.block.on_device:
                     _mark(child, self._used_in(leaf, x.made_in))
+
+    @contextmanager
+    def unfinished(self, nodes: type[Node]) -> Iterator[None]:
+        """Note no stream for a function's nodes within a `with`: torch saves their outputs before forward is over."""
+        self._unfinished.append(nodes)
+        try:
+            yield
+        finally:
+            self._unfinished.pop()
 
     def _used_in(self, leaf: PretendTensor, stream: PretendStream | None) -> PretendStream:
         """Return the stream that was in use on a leaf's device when it was used to make something in a stream."""

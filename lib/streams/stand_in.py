@@ -69,10 +69,12 @@ def _noting_what_is_made(gpu: PretendGPU) -> Callable[..., Any]:
     apply = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 
     def noting(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-        made = apply(cls, *args, **kwargs)
-        for x in tree_leaves(made):
-            if isinstance(x, PretendTensor):
-                gpu.note_made(x)
+        with gpu.backward.unfinished(cls._backward_cls):
+            made = apply(cls, *args, **kwargs)
+        ours = [x for x in tree_leaves(made) if isinstance(x, PretendTensor)]
+        for x in ours:
+            gpu.note_made(x)
+        gpu.backward.note(ours)
         return made
 
     return noting

@@ -1,6 +1,7 @@
 """A PretendGPU in the place of CUDA judges lib.pipeline's own copies and waits."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -229,21 +230,24 @@ class InAStreamOfItsOwn(torch.autograd.Function):
     """Compute in a side stream, forward and backward, and return what was made there."""
 
     @staticmethod
-    def forward(ctx, side, x):
+    def forward(ctx, side, x, keeps_output):
         ctx.side = side
         side.wait_stream(current_stream(x.device))
         with side:
-            return x * 2
+            y = x * 2
+            if keeps_output:
+                ctx.save_for_backward(y)
+            return y
 
     @staticmethod
     def backward(ctx, gradient):
         ctx.found = current_stream(gradient.device)
         ctx.side.seen.append(ctx.found)
-        return None, gradient * 2
+        return None, gradient * 2, None
 
 
-@pytest.mark.parametrize("around", [False, True])
-def test_a_function_in_python_goes_backward_in_the_stream_that_is_current_when_its_forward_has_returned(around):
+@pytest.mark.parametrize(("around", "keeps_output"), itertools.product([False, True], repeat=2))
+def test_a_function_goes_backward_in_the_stream_that_is_current_when_its_forward_has_returned(around, keeps_output):
     # lib.simulated says the same, and torch's engine on a GPU: the node is made behind forward
     gpu = PretendGPU()
     with in_place_of_cuda(gpu):
@@ -252,8 +256,11 @@ def test_a_function_in_python_goes_backward_in_the_stream_that_is_current_when_i
         outside = side if around else gpu.current_stream()
         x = torch.ones(3, device="cuda", requires_grad=True)
         with outside:
-            y = InAStreamOfItsOwn.apply(side, x)
+            y = InAStreamOfItsOwn.apply(side, x, keeps_output)
             outside.wait_stream(side)
-            y.sum().backward()
+            loss = y.sum()
+            begins = len(gpu.operations)
+            loss.backward()
         assert side.seen == [outside]
+        assert all(number < begins for number in waits(gpu.operations)), "backward is in one stream"
     assert torch.autograd.Function.apply.__func__.__name__ == "apply"

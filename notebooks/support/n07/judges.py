@@ -401,7 +401,7 @@ def _fault_of_statistics(got: Any, norm: nn.BatchNorm1d, *, precise: bool) -> st
         if precise and found.dtype != torch.float64:
             return f"the {name} comes back in {str(found.dtype).removeprefix('torch.')}: digits are lost."
         if not torch.allclose(found.double(), due, rtol=share, atol=1e-12 if precise else 1e-6):
-            near = torch.allclose(found.double(), due, rtol=1e-3, atol=1e-3)
+            near = torch.allclose(found.double(), due, rtol=1e-2, atol=1e-3)
             shown, right = (
                 ", ".join(f"{value:.{10 if near else 3}g}" for value in each.tolist())
                 for each in (found, due)

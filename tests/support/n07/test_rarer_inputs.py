@@ -1,5 +1,7 @@
 """Wrong answers that only a rarer input shows: a model that sees places together, large numbers, a weight to cut."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,7 @@ from torch.utils._pytree import tree_map
 
 from support.kit.mistakes import edited
 from support.n07 import checks as n07
-from support.n07.solved import accumulate, gather, saved_bytes, scatter
+from support.n07.solved import accumulate, gather, join, saved_bytes, scatter
 from tests.support.exercises import ask
 
 
@@ -248,3 +250,14 @@ def test_a_join_by_squares_is_refused_with_more_digits_too():
     assert verdict.status == "wrong", verdict.message
     assert "near 1e+06, one channel, in float64: the variance is" in verdict.message, verdict.message
     assert "float32's rounding" not in verdict.message, verdict.message
+
+
+def variance_a_little_large(sizes, means, variances):
+    mean, variance = join(sizes, means, variances)
+    return mean, variance * 1.002
+
+
+def test_two_numbers_that_are_told_apart_differ_in_what_is_shown_of_them():
+    message = ask(n07.check_join, variance_a_little_large).message
+    found, right = re.search(r"is ([^,]+).*, nn.BatchNorm has ([^,]+)", message).groups()
+    assert found != right, message

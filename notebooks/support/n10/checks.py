@@ -82,7 +82,7 @@ check_checkpoint = Exercise(
             requires_grad_(x.requires_grad) → requires_grad_()
         Is the gradient that arrives passed on?
             (output, gradient) → (output, torch.ones_like(output))
-        torch.autograd.grad gives gradients to the inputs only; torch.autograd.backward also to the parameters.
+        The parameters are no inputs, and need their gradients, too.
             .backward(output, gradient) → .backward(output, gradient, inputs=[x for x in inputs if x.requires_grad])
         backward returns one value for each argument of forward: None for function, then one for each input.
             return None, *(x.grad for x in inputs) → return tuple(x.grad for x in inputs)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,8 +17,7 @@ from support.kit.judged import Fault
 from support.kit.raised import Finding, calling, in_case
 from support.kit.values import kind_of
 from support.n10.hook_trials import fault_behind_an_error, fault_of_one_function, fault_of_two_steps, percent
-
-OFF = 1e-4  # a share of a gradient; a matrix product in 16 bits is off by more
+from support.n10.input_trials import fault_of_inputs, is_off
 
 
 @contextmanager
@@ -154,9 +152,7 @@ def fault_of_checkpoint(answer: Any) -> str:
     return (
         _fault_of_autocast(answer)
         or _fault_of_memory(answer)
-        or _fault_of_inputs(answer)
-        or _fault_of_unused(answer)
-        or _fault_of_other_paths(answer)
+        or fault_of_inputs(answer)
         or fault_of_one_function(answer.apply)
         or fault_of_two_steps(answer.apply)
         or _fault_of_errors(answer)
@@ -215,7 +211,7 @@ def _fault_of_autocast(answer: Any) -> str:
                 told = f"{mixed}the first forward computed in {one}, the second in {two}"
                 return Fault(f"{told}{part.where()}; {where}.", f"{told} {where}")
         for (name, got), want in zip(mine.gradients().items(), plain.gradients().values(), strict=True):
-            if _is_off(got, want):
+            if is_off(got, want):
                 return f"{mixed}types are right, but {name} has another gradient than without a checkpoint ({where})."
     return ""
 
@@ -236,43 +232,6 @@ def _fault_of_casts_that_stay(answer: Any) -> str:
             "after backward the weights change, and a layer under autocast computes with the old ones. "
             "Autocast keeps what it has cast until a `with torch.autocast(…)` ends, and none has ended."
         )
-    return ""
-
-
-def _is_off(got: Tensor | None, want: Tensor | None) -> bool:
-    """Say whether a gradient is missing or differs by more than rounding in 32 bits explains."""
-    if got is None or want is None:
-        return got is not want
-    return float((got - want).norm()) > OFF * float(want.norm())
-
-
-_MAKES: dict[str, Callable[[Tensor], Tensor]] = {
-    "a layer's output": lambda part: part,
-    "a layer's output in bfloat16": lambda part: part.bfloat16(),
-    "data": lambda part: part.detach() + 1,
-    "a mask": lambda part: part.detach() > 0,
-}
-
-
-def _fault_of_inputs(answer: Any) -> str:
-    """Try inputs in any number and order: parts of one layer's output, data, masks."""
-    for seed in range(8):
-        chance = random.Random(seed)
-        kinds = [
-            "a layer's output",
-            *chance.choices((*_MAKES,), k=chance.randint(1, 3)),
-        ]
-        chance.shuffle(kinds)
-        wanted, _ = _gradients_of_inputs(lambda function, *inputs: function(*inputs), kinds, seed)
-        with in_case(f"inputs: {', '.join(kinds)}, and it is one layer before"):
-            got, required = _gradients_of_inputs(answer.apply, kinds, seed)
-        if any(map(_is_off, got, wanted)):
-            return f"inputs: {', '.join(kinds)}; the layer before has another gradient than without a checkpoint."
-        for position, (kind, requires) in enumerate(zip(kinds, required, strict=True), 1):
-            if requires != kind.startswith("a layer's output"):
-                what = "requires a gradient" if requires else "requires no gradient"
-                which = f"in the second forward input {position} {what}"
-                return f"inputs: {', '.join(kinds)}; {which}, unlike the caller's."
     return ""
 
 
@@ -304,26 +263,29 @@ def _fault_of_errors(answer: Any) -> str:
 
 def _fault_of_what_is_left(answer: Any) -> str:
     """Hold the output behind backward: what the second forward has made must have gone."""
-    layer = nn.Linear(64, 128)
     x = torch.ones(64, 64, requires_grad=True)
-    for tensor in (x, *layer.parameters()):
-        tensor.grad = torch.zeros_like(tensor)
-    with LiveTensors() as live:
-        y = answer.apply(layer, x)
-        y.sum().backward()
-        left = live.now - y.nbytes
+    left = _left_behind_backward(answer, x, lambda: x)
     if left >= x.nbytes:
         return (
             f"after backward {left // 1024} KiB of the second forward are alive, as long as the output is. "
             "What holds them: an attribute of ctx, or a graph that backward itself has built?"
         )
-    with LiveTensors() as live:
-        y = answer.apply(layer, 2 * x)
-        y.sum().backward()
-        left = live.now - y.nbytes
-    if left >= x.nbytes:
+    if _left_behind_backward(answer, x, lambda: 2 * x) >= x.nbytes:
         return "after backward an input is still held, as long as the output is: keep it from forward to backward."
     return ""
+
+
+def _left_behind_backward(answer: Any, leaf: Tensor, entry: Callable[[], Tensor]) -> int:
+    """Return the bytes that are alive behind backward, beside the output and each .grad."""
+    layer = nn.Linear(64, 128)
+    with LiveTensors() as live:
+        for tensor in (leaf, *layer.parameters()):
+            tensor.grad = torch.zeros_like(tensor)
+        before = live.now  # a new .grad may take the place of an old one
+        y: Tensor = answer.apply(layer, entry())
+        y.sum().backward()
+        left: int = live.now - before - y.nbytes
+    return left
 
 
 def _fault_of_passes(answer: Any) -> str:
@@ -357,7 +319,7 @@ def _fault_of_a_kept_graph(answer: Any) -> str:
             return f"{case} drew another dropout mask than forward."
         found.append(inputs[0].grad)
         inputs[0].grad = None
-    if _is_off(*found):
+    if is_off(*found):
         return f"{case} gives an input another gradient than the first."
     return ""
 
@@ -386,64 +348,3 @@ def _fault_of_drawing_in_backward(answer: Any) -> str:
             "without a checkpoint. Only the second forward belongs under its random state."
         )
     return ""
-
-
-def _fault_of_unused(answer: Any) -> str:
-    """Try functions that use some of their inputs: the others get no gradient, not even zeros."""
-    for seed in range(4):
-        chance = random.Random(seed)
-        count = chance.randint(2, 4)
-        used = sorted(chance.sample(range(count), chance.randint(1, count - 1)))
-        leaves = [torch.ones(3, requires_grad=True) for _ in range(count)]
-        answer.apply(lambda *given, used=used: sum(given[k].sin() for k in used), *leaves).sum().backward()
-        for position, leaf in enumerate(leaves):
-            if position not in used and leaf.grad is not None:
-                unused = f"{count} inputs, and the function does not use input {position + 1}"
-                return f"{unused}: its .grad must stay None, and it was filled."
-    return ""
-
-
-def _fault_of_other_paths(answer: Any) -> str:
-    """Let the gradient of an input come from two places."""
-    ways: dict[str, Callable[..., Any]] = {
-        "one tensor is passed as two inputs": lambda call, x: call(lambda a, b: a * b.sin(), x, x),
-        "the function returns its input as it is": lambda call, x: call(nn.Identity(), x),
-        "the gradient is zero": lambda call, x: call(torch.relu, -x),
-        "the output is added to the input": lambda call, x: x + call(torch.sin, x),
-    }
-    for way, forward in ways.items():
-        found = list[Tensor | None]()
-        for call in (answer.apply, lambda function, *inputs: function(*inputs)):
-            x = torch.ones(3, requires_grad=True)
-            with in_case(way):
-                (forward(call, x * 2) ** 2).sum().backward()
-            found.append(x.grad)
-        if _is_off(*found):
-            return f"{way}: it has another gradient than without a checkpoint."
-    return ""
-
-
-def _gradients_of_inputs(
-    call: Callable[..., Any], kinds: list[str], seed: int
-) -> tuple[list[Tensor | None], list[bool]]:
-    """Return the gradients of the layer before, and which inputs required one when the function ran last."""
-    generator = torch.Generator().manual_seed(seed)
-    layer = nn.Linear(4, 4 * len(kinds))
-    layer.weight.data.normal_(generator=generator)
-    layer.bias.data.normal_(generator=generator)
-    parts = layer(torch.randn(5, 4, generator=generator)).chunk(len(kinds), -1)
-    inputs = [_MAKES[kind](part) for kind, part in zip(kinds, parts, strict=True)]
-    required = list[bool]()
-    types = [x.dtype for x in inputs]
-
-    def function(*given: Tensor) -> Tensor:
-        for position, (x, first) in enumerate(zip(given, types, strict=True), 1):
-            if x.dtype != first:
-                raise Finding(
-                    f"in the second forward input {position} is of type {x.dtype}, in the first of type {first}."
-                )
-        required[:] = [x.requires_grad for x in given]
-        return torch.stack([(number + 1) * x.float().sin() for number, x in enumerate(given)]).sum(0).tanh()
-
-    call(function, *inputs).sum().backward()
-    return [layer.weight.grad, layer.bias.grad], required

@@ -1,4 +1,4 @@
-"""Whether a MiniGPipe of notebook 12 asks its method `layer` what computes a pair, and calls what that returns."""
+"""What a MiniGPipe of notebook 12 does in its own thread: it ties, and asks its method `layer` what computes a pair."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from collections.abc import Callable
 from itertools import product
 from threading import Thread, current_thread
 from typing import Any, TypeAlias
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from lib.runtime import dependency
+from support import built
 from support.kit.threads import Aside
 
 _Pair: TypeAlias = tuple[int, int]
 
 
 class AskedForLayers:
-    """Let a pipeline note for which pairs it asks, in this thread, and for which it calls what it was given."""
+    """Let a pipeline note for which pairs it asks, and in which thread, and for which it calls what it was given."""
 
     def __init__(self, model: Any, caller: Thread | None) -> None:
         self.asked: Counter[_Pair] = Counter()
+        self.elsewhere: Counter[_Pair] = Counter()  # in another thread
         self.called: Counter[_Pair] = Counter()
         self.caller = caller
         self.inside = model.layer
@@ -31,6 +34,8 @@ class AskedForLayers:
         """Return what computes a pair, and notes that it does."""
         if current_thread() is self.caller:
             self.asked[i, j] += 1
+        else:
+            self.elsewhere[i, j] += 1
         inside = self.inside(i, j)
 
         def noted(x: Any) -> Any:
@@ -52,6 +57,15 @@ class AskedForLayers:
         for i, j in pairs:
             if not self.called[i, j]:
                 return f"what self.layer({i}, {j}) returned was never called: something else has computed this pair"
+        return self._fault_of_more()
+
+    def _fault_of_more(self) -> str:
+        for (i, j), times in sorted((self.asked + self.elsewhere).items()):
+            if times > 1:
+                return (
+                    f"forward and backward asked self.layer({i}, {j}) {times} × in all: once is enough, in forward's "
+                    "own thread"
+                )
         return ""
 
     def fault_of_recompute(self, m: int, n: int, again: int) -> str:
@@ -63,7 +77,7 @@ class AskedForLayers:
                     f"what self.layer({i}, {j}) returned was called {self.called[i, j]} ×, not {times} ×: in backward "
                     "something else has computed its pair again, or it another pair"
                 )
-        return ""
+        return self._fault_of_more()
 
 
 def fault_of_an_interrupt(answer: Callable[..., Any], patience: float) -> str:
@@ -76,3 +90,34 @@ def fault_of_an_interrupt(answer: Callable[..., Any], patience: float) -> str:
     if not left:
         return ""
     return f"interrupted in forward's own thread: {left} threads are left when forward has ended."
+
+
+def fault_of_ties_elsewhere(answer: Callable[..., Any], patience: float) -> str:
+    """Say whether another thread than forward's own makes a tie: two that write into one list overwrite each other's.
+
+    Looked at are the Joins of lib and those of notebook 11, of which every tie is made.
+    """
+    callers: list[Thread] = []
+    ties: list[Thread] = []
+
+    def noting(join: Callable[..., Any]) -> Any:
+        def forward(ctx: Any, *tensors: Tensor) -> Any:
+            ties.append(current_thread())
+            return join(ctx, *tensors)
+
+        return staticmethod(forward)
+
+    model = answer(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), [1, 1], 3)
+
+    def work() -> None:
+        callers.append(current_thread())
+        model(torch.ones(3, 2))
+
+    watched = [
+        patch.object(each, "forward", noting(each.forward)) for each in (dependency.Join, built.MyJoin)
+    ]
+    with watched[0], watched[1], Aside(work) as aside:
+        aside.over(patience)
+    if {*ties} <= {*callers}:
+        return ""
+    return "a tie is made in a worker's thread: ties are for forward's own thread, or two workers write into one list."

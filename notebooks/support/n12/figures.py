@@ -309,7 +309,9 @@ def draw_held(found: Mapping[str, Sequence[float]], m: int, inside: float) -> Fi
     both[0].legend(handles=legend_pair(measured=True, color=GREEN), loc="upper right")
     saved = found["except_last"][0] - found["always"][0]
     least = held_at_most("always", m, inside)
-    finding = f"m = {m}: always saves {saved:.2f} E after forward; at the peak both need {least:.2f} E"
+    finding = (
+        f"m = {m}: always saves {saved:.2f} E after forward; at the peak both need at least {least:.2f} E"
+    )
     headline(figure, finding)
     rows = "; ".join(
         f"{mode} {after:.2f} E after forward, {peak:.2f} E at most" for mode, (after, peak) in found.items()

@@ -33,8 +33,8 @@ LENGTH = 64  # numbers in a mask: two masks are not equal by chance
 LONG = 2**20  # numbers that a large layer draws: one pair may go on inside what another one draws
 MANY = (
     (16, 12),
-    (130, 2),
-    (2, 130),
+    (450, 2),
+    (2, 450),
 )  # micro-batches and partitions of steps that tell i from j: 100 * i + j does not
 SIDE = 8  # micro-batches, and partitions, of a step of whose pairs only the last one draws
 SLACK = 0.99  # of so many runs: how many seeds there are is estimated

@@ -25,7 +25,7 @@ from support.kit.judged import Fault
 from support.kit.raised import in_case, named
 from support.kit.threads import Aside
 from support.kit.values import NO_RETURN
-from support.n12.asked import AskedForLayers, fault_of_an_interrupt
+from support.n12.asked import AskedForLayers, fault_of_an_interrupt, fault_of_ties_elsewhere
 from support.n12.given import with_checkpoint
 from support.n12.order import fault_of_dictionaries, fault_of_the_graph
 from support.n12.parts import fault_of_a_nest, fault_of_parts, fault_of_two_tensors
@@ -222,8 +222,9 @@ def fault_of_pipeline(
             return f"with {case}: {fault}{'' if fault.endswith('?') else '.'}"
         if watch.unheld and not unheld:
             unheld = Fault(f"with {case}: {watch.unheld}.", f"{case}: {watch.unheld.known_by}")
-    if unheld or not asks:
-        return unheld
+    fault = unheld or fault_of_ties_elsewhere(answer, patience)
+    if fault or not asks:
+        return fault
     return fault_of_a_nest(answer) or fault_of_two_tensors(answer) or fault_of_an_interrupt(answer, patience)
 
 

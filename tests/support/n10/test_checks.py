@@ -329,6 +329,11 @@ STATE_MOVES_ON = of_the_solution(
     )
 )
 GRAPH_OF_BACKWARD = of_the_solution(("(output, gradient)", "(output, gradient, create_graph=True)"))
+CASTS_TO_THE_FIRST_INPUTS_TYPE = of_the_solution(("(output, gradient)", "(output, gradient.to(inputs[0].dtype))"))
+CASTS_TO_32_BITS = of_the_solution(("(output, gradient)", "(output, gradient.float())"))
+COMPUTES_IN_32_BITS = of_the_solution(
+    ("*(x.grad for x in inputs)", "*(x.grad if x.grad is None else x.grad.float().to(x.dtype) for x in inputs)")
+)
 ROUNDS_THE_GRADIENT = of_the_solution(("(output, gradient)", "(output, gradient.bfloat16().float())"))
 
 
@@ -373,6 +378,9 @@ class BackwardInsideTheFork(ByHand):
         (BackwardInsideTheFork, "a layer draws random numbers in its own backward"),
         (HEARS_NOTHING, "function raised RuntimeError in forward, and nobody heard of it"),
         (ROUNDS_THE_GRADIENT, "the gradient is off by 0."),
+        (CASTS_TO_THE_FIRST_INPUTS_TYPE, "the layer before has another gradient than without a checkpoint"),
+        (CASTS_TO_32_BITS, "inputs in float64: an input has another gradient than without a checkpoint"),
+        (COMPUTES_IN_32_BITS, "inputs in float64: an input has another gradient than without a checkpoint"),
         (FORGETS_THE_FUNCTION, "the second of two backwards through a kept graph"),
         (STATE_MOVES_ON, "the second of two backwards through a kept graph drew another dropout mask"),
         (GRAPH_OF_BACKWARD, "as long as the output is. What holds them: an attribute of ctx, or a graph"),
@@ -382,3 +390,41 @@ def test_a_checkpoint_with_right_gradients_that_wastes_or_hides_something_is_ref
     verdict = n10.check_checkpoint(answer)
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def leaves_behind(node):
+    """Return the leaves that a graph leads to, each once."""
+    found = {}
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if hasattr(node, "variable"):
+            found[id(node.variable)] = node.variable
+        waiting += [following for following, _ in node.next_functions if following is not None]
+    return list(found.values())
+
+
+def assign_gradients(output, gradient):
+    """Give each leaf a new tensor as its .grad, and add nothing in place."""
+    leaves = leaves_behind(output.grad_fn) if output.grad_fn else [output]
+    for leaf, more in zip(leaves, torch.autograd.grad(output, leaves, gradient, retain_graph=True), strict=True):
+        leaf.grad = more if leaf.grad is None else leaf.grad + more
+
+
+def test_a_checkpoint_that_assigns_a_new_grad_passes():
+    answer = edited(
+        n10.MyCheckpoint,
+        ("torch.autograd.backward(output, gradient)", "assign_gradients(output, gradient)"),
+        names={"assign_gradients": assign_gradients},
+    )
+    verdict = n10.check_checkpoint(answer)
+    assert verdict, verdict.message
+
+
+def test_who_goes_backward_for_the_inputs_alone_is_told_nothing_that_is_untrue_of_it():
+    alone = of_the_solution(
+        ("(output, gradient)", "(output, gradient, inputs=[x for x in inputs if x.requires_grad])"),
+    )
+    message = n10.check_checkpoint(alone).message
+    assert "The parameters are no inputs, and need their gradients, too." in message
+    assert "torch.autograd.backward also" not in message

@@ -215,7 +215,7 @@ DRAWS_IN_BACKWARD = apply(("        if output.requires_grad", "        torch.ran
         (FROM_A_SEED, "does not return what function(*inputs) returns"),
         (FORGETS_THE_INPUTS, "hides them"),
         (LEAVES_OF_FORWARD, "A detached tensor requires no gradient until you say so"),
-        (GRADIENT_OF_ZEROS, "gives gradients to the inputs only"),
+        (GRADIENT_OF_ZEROS, "The parameters are no inputs"),
         (COLLECTS_STATES, "attribute of ctx"),
         (DRAWS_IN_BACKWARD, "a second time"),
         (PRODUCT_AS_LOSS, "is lost"),

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from lib.pipeline import is_recomputing
 from support import built
 from support.kit.mistakes import edited
 from support.n12 import checks as n12
@@ -182,6 +183,51 @@ def test_workers_that_outlive_an_interrupt_are_told():
     ended = f"except Exception:\n            {end}\n            raise\n        {end}\n        return gather"
     answer = edited(MiniGPipe, (f"with {spawn} as queues:", by_hand), ("return gather", ended))
     assert "interrupted in forward's own thread: 2 threads are left" in n12.check_mini(answer).message
+
+
+def asks_in_the_worker(pipe, i, j, layer, x):
+    pipe.layer(i, j)
+    return layer(x)
+
+
+def asks_in_backward(pipe, i, j, layer, x):
+    if is_recomputing():
+        pipe.layer(i, j)
+    return layer(x)
+
+
+@pytest.mark.parametrize("asks", [asks_in_the_worker, asks_in_backward])
+def test_who_asks_for_a_layer_a_second_time_is_told(asks):
+    edit = ("if i < stop:", "layer = partial(asks, self, i, j, layer)\n                    if i < stop:")
+    message = n12.check_mini(edited(MiniGPipe, edit, names={"asks": asks})).message
+    assert "asked self.layer(0, 0) 2 × in all" in message
+
+
+def tied(layer, pair):
+    if len(pair) > 1:
+        tie(pair, 1)
+    return layer(pair[-1])
+
+
+def tied_in_place(layer, batches, i):
+    if i > 0:
+        tie(batches, i)
+    return layer(batches[i])
+
+
+@pytest.mark.parametrize(
+    "new, says",
+    [
+        ("partial(tied, layer, batches[max(i - 1, 0) : i + 1])", "a tie is made in a worker's thread"),
+        ("partial(tied_in_place, layer, batches, i)", ""),  # in one list a tie may get lost, which is told first
+    ],
+)
+def test_ties_that_workers_make_are_told_even_if_the_graph_is_right(new, says):
+    names = {"tied": tied, "tied_in_place": tied_in_place}
+    edits = ("tie(batches, i)", "pass"), ("partial(layer, batches[i])", new)
+    verdict = n12.check_mini(edited(MiniGPipe, *edits, names=names))
+    assert verdict.status == "wrong"
+    assert says in verdict.message
 
 
 def test_a_recompute_that_calls_what_another_pair_was_given_is_told():

@@ -76,7 +76,7 @@ def test_the_speeds_on_devices_stand_between_two_predictions_and_the_best_m_is_n
 def test_what_a_mode_holds_is_told_and_what_always_saves_after_forward_and_what_both_need_at_the_peak():
     found = {"never": [5.0, 5.4], "except_last": [1.5, 1.9], "always": [1.0, 2.0]}
     text = alt_text(n12.draw_held(found, 8, 5.0))
-    assert "always saves 0.50 E after forward; at the peak both need 1.50 E" in text
+    assert "always saves 0.50 E after forward; at the peak both need at least 1.50 E" in text
     assert "always 1.00 E after forward, 2.00 E at most" in text
 
 

@@ -327,8 +327,10 @@ def test_pairs_that_share_a_seed_only_where_there_are_more_of_them_are_told(seed
 @pytest.mark.parametrize(
     "seed, where",
     [
-        ("self.seeds + 100 * i + j", "in a step of 2 micro-batches and 130 partitions"),
-        ("self.seeds + 100 * j + i", "in a step of 130 micro-batches and 2 partitions"),
+        ("self.seeds + 100 * i + j", "in a step of 2 micro-batches and 450 partitions"),
+        ("self.seeds + 100 * j + i", "in a step of 450 micro-batches and 2 partitions"),
+        ("self.seeds + 200 * i + j", "in a step of 2 micro-batches and 450 partitions"),
+        ("self.seeds + 400 * j + i", "in a step of 450 micro-batches and 2 partitions"),
     ],
 )
 def test_pairs_that_share_a_seed_only_where_there_are_more_than_a_hundred_are_told(seed, where):

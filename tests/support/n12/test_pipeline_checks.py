@@ -246,3 +246,20 @@ def test_the_second_partitions_copy_streams_are_looked_at_too():
     swap = "copy_streams = [row[::-1] if j == 1 else row for j, row in enumerate(copy_streams)]"
     message = n12.check_pipeline(edited((make_task, run_pipeline), (first, f"{first}\n    {swap}"))[1]).message
     assert "from cuda:1 in another stream than copy_streams[1][0]" in message
+
+
+def tied(pair):
+    if len(pair) > 1:
+        built.depend(pair, 1)
+    return pair[-1]
+
+
+def test_ties_that_workers_make_are_told_even_if_the_graph_is_right():
+    edits = [
+        ("depend(batches, i)", "pass"),
+        ("make_task(partitions[j], batches[i],", "make_task(partitions[j], batches[max(i - 1, 0) : i + 1],"),
+        ("    shared = {}\n", "    shared = {}\n    pair, x = x, x[-1]\n"),
+        ("    def compute():\n", "    def compute():\n        x = tied(pair)\n"),
+    ]
+    message = n12.check_pipeline(edited((make_task, run_pipeline), *edits, names={"tied": tied})[1]).message
+    assert "a tie is made in a worker's thread" in message

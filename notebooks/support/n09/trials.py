@@ -403,8 +403,9 @@ class _Spawning:
         workers = len(set(self.keys))
         if many != [(len(self.keys), workers)] * 2 or len(self.aside.started) != workers:
             return
-        for probe, in_queue in zip(self.probes, in_queues, strict=False):
-            in_queue.put(probe)
+        pairs = zip(self.probes, in_queues, strict=False)
+        for probe, in_queue in sorted(pairs, key=lambda pair: pair[0].meeting is None):
+            in_queue.put(probe)  # those that meet come first: behind them a put may wait for room
         patience = self.patience
         for probe, out_queue in zip(self.probes, out_queues, strict=False):
             self.said.append(describe_answer(awaited_answer(out_queue, patience), probe))

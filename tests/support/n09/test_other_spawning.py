@@ -10,6 +10,7 @@ import pytest
 
 from support.built import worker as serve
 from support.n09.trials import ask_spawn
+from tests.support.n09.test_right_answers import SpawnByClass
 from tests.support.n09.test_wrong_answers import spawn_that_waits_otherwise
 
 THREE = ("cpu", "cpu", "cpu")
@@ -58,6 +59,10 @@ def spawn_whose_threads_die(devices, kind=SimpleQueue):
     yield [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     for thread in threads:
         thread.join()
+
+
+class SpawnWithRoomForOne(SpawnByClass):
+    room = 1
 
 
 @contextmanager
@@ -111,6 +116,12 @@ def test_a_queue_with_room_for_one_task_is_filled_and_not_waited_for():
     seen = ask_spawn(partial(spawn_with_room, room_for_tasks=1), THREE, patience=10.0)
     assert time.monotonic() - start < 10, "the patience is for what is stuck"
     assert seen.said[-2:] == ["threads alive after the with: 0", "tasks that waited are computed: True"]
+
+
+def test_tasks_that_share_a_queue_with_room_for_one_keep_no_other_worker_waiting():
+    seen = ask_spawn(SpawnWithRoomForOne, ("cuda:0", "cuda:0", "cuda:0", "cpu"), patience=0.6)
+    assert "computed at the same time" in seen.said
+    assert seen.said[-1] == "tasks that waited are computed: True"
 
 
 def test_room_for_one_answer_is_too_little_however_few_tasks_have_room():

@@ -32,6 +32,11 @@ class EndedError(BaseException):
     """Ends a thread that still waits when the check is over. No `except Exception` of a reader catches it."""
 
 
+def raised(error: BaseException) -> str:
+    """Say that it was raised."""
+    return f"raised {type(error).__name__}: {error}"
+
+
 class ThreadRun:
     """What came of one function of an Aside."""
 
@@ -45,7 +50,7 @@ class ThreadRun:
     def end(self) -> str:
         """Say how it ended: "returned 3", "raised KeyError: 3", "" while it is still running."""
         if self.error is not None:
-            return f"raised {type(self.error).__name__}: {self.error}"
+            return raised(self.error)
         return "" if self.thread.is_alive() else f"returned {self.result}"
 
     def _live(self) -> None:
@@ -61,12 +66,14 @@ class Aside(AbstractContextManager["Aside"]):
     """Runs functions, each in a daemon thread, while its `with` lasts; then ends them and the threads they started.
 
     runs: what came of each function, in order. started: threads that the functions themselves have started. Nothing
-    of them is printed: what matters is seen in `runs` and in the reader's queues.
+    of them is printed: what matters is seen in `runs`, in the reader's queues, and in `died`, the errors by which
+    threads that they started have ended.
     """
 
     def __init__(self, *works: Callable[[], object]) -> None:
         self.runs = [ThreadRun(work) for work in works]
         self.started: list[Thread] = []
+        self.died: list[BaseException] = []
         own = {run.thread for run in self.runs}
         begin = Thread.start
 
@@ -79,7 +86,7 @@ class Aside(AbstractContextManager["Aside"]):
 
         self._patches = (
             mock.patch.object(Thread, "start", start),
-            mock.patch.object(threading, "excepthook"),
+            mock.patch.object(threading, "excepthook", self._note),
         )
 
     @property
@@ -104,6 +111,10 @@ class Aside(AbstractContextManager["Aside"]):
         for thread in self.started:
             thread.join(seconds)
         return [thread for thread in self.started if thread.is_alive()]
+
+    def _note(self, ended: threading.ExceptHookArgs) -> None:
+        if ended.thread in self.started and isinstance(ended.exc_value, Exception):
+            self.died.append(ended.exc_value)
 
     def __enter__(self) -> Aside:
         # Python collects circles in whatever thread makes objects just then. What others have left, a loader with its

@@ -96,6 +96,7 @@ _STUCK: list[tuple[Orders, list[str]]] = [
     (orders_of("F0 B0", "F0 B0 F1"), ["", "F1"]),
     (orders_of("", "F0"), ["", "F0"]),
     (orders_of("F0 B0", ""), ["B0", ""]),
+    (orders_of("B0 F0"), ["B0"]),
 ]
 
 
@@ -130,10 +131,10 @@ def _fault_of_run(answer: Callable[..., Any], orders: Orders, costs: Costs, mess
         return Fault(told_of(InCaseError(where, error.error, meaning)), f"{where}: a deadlock")
     if not isinstance(got, dict):
         said = "None (is a `return` missing?)" if got is None else repr(got)
-        return f"{where} your function returned {said}, not a dictionary."
+        return f"{where}: your function returned {said}, not a dictionary."
     changed = _changed(given == orders == rows, with_costs == costs)
     if changed:
-        return f"{where} {changed}"
+        return f"{where}: {changed}"
     wrong = _first_wrong(got, right)
     if not wrong:
         return ""

@@ -7,11 +7,12 @@ what it left behind.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Barrier, BrokenBarrierError, Event, Thread, current_thread
+from itertools import islice
+from queue import Empty, Full, Queue, SimpleQueue
+from threading import Barrier, BrokenBarrierError, Condition, Event, Thread, current_thread
 from types import TracebackType
 from typing import Any, cast
 from unittest import mock
@@ -19,7 +20,7 @@ from unittest import mock
 import torch
 
 from support.kit.raised import place
-from support.kit.threads import Aside
+from support.kit.threads import Aside, raised
 from support.kit.values import NO_RETURN
 from support.n09.answers import Queues
 
@@ -138,8 +139,9 @@ class Sight:
 
     def __init__(self, said: list[str], aside: Aside) -> None:
         self.said = said
-        self._raised = aside.end if aside.error is not None else ""
-        self._where = place(aside.error) if aside.error is not None else ""
+        error = next((each for each in (aside.error, *aside.died) if each is not None), None)
+        self._raised = raised(error) if error is not None else ""
+        self._where = place(error) if error is not None else ""
 
     def with_place(self, sentence: str) -> str:
         """Return a sentence with the line of the reader's code behind the error that it tells of."""
@@ -149,7 +151,7 @@ class Sight:
 
 
 def awaited_answer(
-    queue: SimpleQueue[Any], patience: float, alive: Callable[[], bool] = lambda: True
+    queue: SimpleQueue[Any] | Queue[Any], patience: float, alive: Callable[[], bool] = lambda: True
 ) -> object:
     """Return the next answer; the queue itself if there is none."""
     for _ in range(max(1, round(patience / 0.02))):
@@ -163,7 +165,7 @@ def awaited_answer(
 
 def describe_answer(answer: object, task: ProbeTask) -> str:
     """Say what came as the answer to a task."""
-    if isinstance(answer, SimpleQueue):
+    if isinstance(answer, SimpleQueue | Queue):
         return f"no answer to {task.label}"
     if answer == (False, None):
         return "the last answer, (False, None), although tasks are left"
@@ -234,6 +236,8 @@ LONGER_THAN_A_LIMIT = 0.05
 """Seconds that the last tasks take: no join with a limit lasts so long here."""
 WITHOUT_A_JOIN = 0.25
 """Seconds that a thread which nobody joins goes on: longer than one who leaves without it needs to be seen to."""
+ROOM = 0.02
+"""Seconds that a full queue has for its worker to take a task."""
 A_LOOP = 0.1
 """Seconds that a thread waits for the body of the with: on a busy machine the reader's loop may take as long."""
 
@@ -242,6 +246,17 @@ def _run_late(run: Callable[[], None], entered: Event, joined: Event) -> None:
     entered.wait(A_LOOP)
     run()
     joined.wait(WITHOUT_A_JOIN)
+
+
+def _filled(queue: Any, tasks: Iterable[ProbeTask]) -> list[ProbeTask]:
+    """Put tasks until a queue has no more room; return those that are in."""
+    limit = {"timeout": ROOM} if getattr(queue, "maxsize", 0) > 0 else {}
+    put = []
+    with suppress(Full):
+        for task in tasks:
+            queue.put(task, **limit)
+            put.append(task)
+    return put
 
 
 class _Spawning:
@@ -287,14 +302,17 @@ class _Spawning:
 
     @contextmanager
     def _slow_threads(self) -> Iterator[None]:
-        """Let the reader's threads begin late and end when joined; a join's limit and a sleep are over at once.
+        """Let the reader's threads begin late and end when joined; a limit and a sleep of the leaving are over at once.
 
         So who does not wait for each of them is seen to leave too early, however fast or busy the machine is, and a
-        limit is too short, however long it is. Who waits in another way than by join only waits longer.
+        limit is too short, however long it is. Who waits in another way than by join only waits longer. The limit of
+        a SimpleQueue can't be shortened, nor can a time that the reader's code reads from a clock.
         """
         begin = Thread.start
         join = Thread.join
         rest = time.sleep
+        wait = Condition.wait  # an Event's, too
+        get = Queue.get
 
         def start(thread: Thread) -> None:
             if current_thread() is self.me and self.slowly:
@@ -305,22 +323,33 @@ class _Spawning:
         def join_without_a_limit(thread: Thread, timeout: float | None = None) -> None:
             if thread in self.joined:
                 self.joined[thread].set()
-            if current_thread() is self.me and timeout is not None and not self.may_end.is_set():
-                timeout = min(timeout, 0.001)
-                self.limited = True
-            join(thread, timeout)
+            self.limited |= self._hurries(timeout)
+            join(thread, 0.0 if self._hurries(timeout) else timeout)
 
         def sleep(seconds: float) -> None:
-            hurries = current_thread() is self.me and not self.may_end.is_set()
-            rest(min(seconds, 0.001) if hurries else seconds)
+            rest(0.0 if self._hurries(seconds) else seconds)
+
+        def wait_without_a_limit(condition: Condition, timeout: float | None = None) -> bool:
+            return wait(condition, 0.0 if self._hurries(timeout) else timeout)
+
+        def get_without_a_limit(queue: Any, block: bool = True, timeout: float | None = None) -> Any:
+            return get(queue, block, 0.0 if self._hurries(timeout) else timeout)
 
         with (
             mock.patch.object(Thread, "start", start),
             mock.patch.object(Thread, "join", join_without_a_limit),
             mock.patch.object(time, "sleep", sleep),
+            mock.patch.object(Condition, "wait", wait_without_a_limit),
+            mock.patch.object(Queue, "get", get_without_a_limit),
         ):
             self.aside = Aside(self._work)
             yield
+
+    def _hurries(self, seconds: float | None) -> bool:
+        """Say whether this is a wait with a limit by which the reader leaves."""
+        if seconds is None or current_thread() is not self.me:
+            return False
+        return self.leaves.is_set() and not self.may_end.is_set()
 
     def _seen(self) -> Sight:
         with self.aside:
@@ -374,19 +403,22 @@ class _Spawning:
         workers = len(set(self.keys))
         if many != [(len(self.keys), workers)] * 2 or len(self.aside.started) != workers:
             return
-        for probe, in_queue in zip(self.probes, in_queues, strict=False):
-            in_queue.put(probe)
+        pairs = zip(self.probes, in_queues, strict=False)
+        for probe, in_queue in sorted(pairs, key=lambda pair: pair[0].meeting is None):
+            in_queue.put(probe)  # those that meet come first: behind them a put may wait for room
         patience = self.patience
         for probe, out_queue in zip(self.probes, out_queues, strict=False):
             self.said.append(describe_answer(awaited_answer(out_queue, patience), probe))
             if self.said[-1].startswith("no answer"):
                 patience = 0.05  # the others have had their time, too
+                self.said[-1] += "".join(f" (a thread {raised(error)})" for error in self.aside.died[:1])
         if patience < self.patience:
             return
         alone = any(probe.alone for probe in self.probes)
         self.said.append(f"computed {'one at a time' if alone else 'at the same time'}")
-        for probe, in_queue in zip(self.waiting, [*in_queues] * UNANSWERED, strict=True):
-            in_queue.put(probe)  # nobody takes the answers: leaving must not depend on it
+        # nobody takes the answers: leaving must not depend on it
+        unasked = iter(self.waiting)
+        self.waiting = [task for queue in in_queues for task in _filled(queue, islice(unasked, UNANSWERED))]
 
     def _look_at_the_end(self, left: int) -> None:
         # Not in the reader's own time: on a busy machine a thread may need long to end.

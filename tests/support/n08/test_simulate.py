@@ -6,7 +6,7 @@ from torch import tensor
 
 from support.kit.mistakes import edited
 from support.n08 import checks as n08
-from support.n08 import solved
+from support.n08 import simulate_trials, solved
 from support.n08.runs import needed_by
 
 
@@ -160,14 +160,17 @@ def test_the_law_of_the_clock_is_told_from_ranks_that_take_turns():
             "these orders can run: all is done at",
         ),
         (lambda orders, costs, message=0: [], "not a dictionary"),
-        (lambda orders, costs, message=0: None, "is a `return` missing?"),
+        (lambda orders, costs, message=0: None, "for rank 0: F0: your function returned None (is a `return` missing?)"),
         (lambda orders, costs, message=0: {}, "F0 on rank 0 has no end"),
         (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
         (lambda *given: solved.simulate(*given) | {"end": 3}, "an end for 'end', which is no task"),
         (lambda *given: {key: str(end) for key, end in solved.simulate(*given).items()}, "expected a number"),
         (lambda *given: {key: tensor(end) for key, end in solved.simulate(*given).items()}, "expected a number"),
         (lambda *given: {key: end * float("nan") for key, end in solved.simulate(*given).items()}, "ends at nan"),
-        (lambda o, costs, *more: [solved.simulate(o, costs, *more), costs.clear()][0], "changes `costs`"),
+        (
+            lambda o, costs, *more: [solved.simulate(o, costs, *more), costs.clear()][0],
+            "for rank 0: F0: your function changes `costs`",
+        ),
         (edited(solved.simulate, ("max(free[j], arrival(kind, i, j))", "free[j] + arrival(kind, i, j)")), "ends at"),
         (
             edited(solved.simulate, ("    return ends", "    return {t: round(end, 2) for t, end in ends.items()}")),
@@ -420,3 +423,26 @@ def test_messages_are_free_where_none_is_said():
     dear = n08.check_simulate(lambda orders, costs, message=1: solved.simulate(orders, costs, message))
     assert dear.status == "wrong"
     assert "F0 on rank 1 ends at 3, expected 2" in dear.message
+
+
+def unaware_on_one_rank(orders, costs, message=0):
+    """Take one rank for one that never waits."""
+    if len(orders) > 1:
+        return solved.simulate(orders, costs, message)
+    ends = {}
+    free = 0
+    for kind, i in orders[0]:
+        free = ends[kind, i, 0] = free + costs[kind][0]
+    return ends
+
+
+def test_a_rank_that_is_alone_can_be_stuck_too():
+    verdict = n08.check_simulate(unaware_on_one_rank)
+    assert verdict.status == "wrong"
+    assert "rank 0: B0 F0 can never finish, and your code returned 2 ends" in verdict.message
+
+
+def test_the_praise_counts_every_run_and_deadlock():
+    verdict = n08.check_simulate(solved.simulate)
+    runs = len([*simulate_trials._tries()])
+    assert f"in {runs} runs of GPipe, 1F1B and others, and {len(simulate_trials._STUCK)} deadlocks" in verdict.message

@@ -92,9 +92,11 @@ def spawn_by_stack(devices):
 
 
 class SpawnByClass:
+    room = 0
+
     def __init__(self, devices):
         keys = keys_of(devices)
-        self.pairs = {key: (Queue(), Queue()) for key in keys}
+        self.pairs = {key: (Queue(self.room), Queue()) for key in keys}
         self.queues = [self.pairs[key][0] for key in keys], [self.pairs[key][1] for key in keys]
         self.threads = [Thread(target=serve, args=pair) for pair in self.pairs.values()]
 

@@ -164,6 +164,13 @@ def test_counts_are_not_rounded_on_their_way(gathered):
 
 
 @pytest.mark.costly
+def test_whole_counts_that_travel_as_bfloat16_are_not_told_that_they_stop_growing():
+    message = n03.check_score(sent_as(torch.bfloat16)).message
+    assert "as bfloat16, which can't hold 257. The ranks' counts travel as a float of 32 bits or fewer" in message
+    assert "stops growing" not in message
+
+
+@pytest.mark.costly
 def test_each_buffer_decides_and_a_count_that_runs_over_or_stops_growing_is_noticed():
     message = n03.check_score(with_buffers_like("running")).message
     assert "a model that adds a buffer of its own to its output" in message
@@ -232,6 +239,16 @@ def misses_in_float32(model, loader):
 def test_whatever_is_counted_in_float32_stops_growing_though_whole_numbers_are_sent(count):
     verdict = n03.check_score(with_count(count))
     assert "A count of yours stops growing" in verdict.message, verdict
+
+
+def batches_summed_in_bfloat16(model, loader):
+    each = [((model(x).argmax(1) == y).bfloat16().sum(), len(y)) for x, y in loader]
+    return [sum(int(hits) for hits, _ in each), sum(images for _, images in each)]
+
+
+@pytest.mark.costly
+def test_the_hits_of_a_batch_are_counted_exactly_too():
+    assert not n03.check_score(with_count(batches_summed_in_bfloat16))
 
 
 def parts_of_a_whole(ddp, loader, dist):

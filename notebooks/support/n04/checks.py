@@ -332,8 +332,7 @@ _WALK = """\
             return number"""
 
 check_inverse = Exercise(
-    "the positions of the numbers 0, 1, 2, …",
-    name="inverse",
+    "inverse",
     fault=fault_of_positions,
     reference=inverse,
     view=positions_of,

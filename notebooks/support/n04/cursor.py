@@ -7,7 +7,7 @@ import pickle
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from random import Random
 from typing import Any, TypeAlias
 
@@ -25,6 +25,8 @@ _TO_THE_END = "position next(3) next(3) position next(3) next(3) position"
 _NEW_EPOCH = "next(2) epoch=1 next(1) reset() next(9) position"
 _BACK = "next(2) reset() position next(9)"
 _SAVED = "next(3) save load position next(1) next(5)"
+_GONE_ON = "next(2), save(), epoch=2, reset(), save()"
+_REST = "next(9) reset() next(9)"
 
 #: Size, ranks, rank, calls: one rule decides in each of the first, later ones try what is left.
 LIVES: list[tuple[int, int, int, str]] = [
@@ -90,7 +92,7 @@ def fault_of_cursor(cursor: CursorClass) -> str:
     """Say where a cursor's answers part from ours, in the first life in which they do; "" if nowhere."""
     seen: list[Any] = []
     for size, ranks, rank, calls in LIVES:
-        expected = lived(Cursor, size, ranks, rank, calls)
+        expected = _right(size, ranks, rank, calls)
         got = lived(cursor, size, ranks, rank, calls)
         seen.append(got)
         for number, (mine, right) in enumerate(zip(got, expected, strict=True)):
@@ -132,6 +134,12 @@ def lived(cursor: CursorClass, size: int, ranks: int, rank: int, calls: str) -> 
                 answer = _answer(mine, call)
         answers.append(answer)
     return answers
+
+
+@cache
+def _right(size: int, ranks: int, rank: int, calls: str) -> list[Any]:
+    """Return what each call of our cursor gives."""
+    return lived(Cursor, size, ranks, rank, calls)
 
 
 def _answer(mine: Any, call: str) -> Any:
@@ -197,7 +205,7 @@ def _fault_of_few(cursor: CursorClass) -> str:
 def _fault_of_two(cursor: CursorClass) -> str:
     """Ask a cursor for samples while there is another one, of another epoch."""
     said = "a = Cursor(12, 3, 0), b = Cursor(12, 3, 2), b.epoch=1, b.reset(), b.next(1), a.next(9)"
-    right = lived(Cursor, 12, 3, 0, "next(9)")[-1]
+    right = _right(12, 3, 0, "next(9)")[-1]
     with in_case(said):
         first = cursor(12, 3, 0)
         other = cursor(12, 3, 2)
@@ -213,7 +221,7 @@ def _fault_of_two(cursor: CursorClass) -> str:
 def _fault_of_lists(cursor: CursorClass) -> str:
     """Look at a list that was handed out when the cursor has gone on, and at the cursor when one was emptied."""
     said = "a = Cursor(12, 3, 0), first = a.next(2), a.next(2), a.next(2), a.reset(), a.next(1): first"
-    right = lived(Cursor, 12, 3, 0, "next(2)")[-1]
+    right = _right(12, 3, 0, "next(2)")[-1]
     with in_case(said):
         mine = cursor(12, 3, 0)
         first = mine.next(2)
@@ -224,7 +232,7 @@ def _fault_of_lists(cursor: CursorClass) -> str:
     if not _same(first, right):
         return f"{said} is {short(first)} now, and was {short(right)}. {NEW}"
     said = "a = Cursor(12, 3, 0), first = a.next(9), first.clear(), a.reset(), a.next(9)"
-    right = lived(Cursor, 12, 3, 0, "next(9)")[-1]
+    right = _right(12, 3, 0, "next(9)")[-1]
     with in_case(said):
         mine = cursor(12, 3, 0)
         mine.next(9).clear()
@@ -235,43 +243,59 @@ def _fault_of_lists(cursor: CursorClass) -> str:
 
 def _fault_of_time(cursor: CursorClass) -> str:
     """Let a cursor go on and be saved again between save and the writing of its state."""
-    said = "Cursor(12, 3, 1), next(1), state = save(), next(2), save(), load(state) in a new one, next(9)"
-    right = lived(Cursor, 12, 3, 1, "next(1) save load next(9)")[-1]
+    said = f"Cursor(12, 3, 1), next(1), state = save(), {_GONE_ON}, load(state) in a new one"
     with in_case(said):
         old = cursor(12, 3, 1)
         old.next(1)
         state = old.save()
-        old.next(2)
-        old.save()
+        _go_on(old)
         new = cursor(12, 3, 1)
         new.load(pickle.loads(pickle.dumps(state)))
-        mine = copy.copy(new.next(9))
-    if not _same(mine, right):
-        return f"{said}: the last one {_told(mine)}, not {short(right)}. A state stays what it was when it was saved."
-    return ""
+        answers = [_answer(new, call) for call in _REST.split()]
+    return _fault_of_rest(said, answers, "A state stays what it was when it was saved.")
 
 
 def _fault_of_load(cursor: CursorClass) -> str:
     """Load one state twice, the second time after the first cursor has gone on."""
-    said = "Cursor(12, 3, 1), next(1), state = save(), load(state) in a new one, next(2)"
-    said += ", save(), load(state) in another, next(9)"
-    right = lived(Cursor, 12, 3, 1, "next(1) save load next(9)")[-1]
+    said = f"Cursor(12, 3, 1), next(1), state = save(), load(state) in a new one, {_GONE_ON}"
+    said += ", load(state) in another"
     with in_case(said):
         old = cursor(12, 3, 1)
         old.next(1)
         state = pickle.loads(_written(old.save()))
         new = cursor(12, 3, 1)
         new.load(state)
-        new.next(2)
-        new.save()
+        _go_on(new)
     try:
         again = cursor(12, 3, 1)
         again.load(state)
-        mine = copy.copy(again.next(9))
+        answers = [_answer(again, call) for call in _REST.split()]
     except Exception as error:
-        return f"{said}: {told_of(error)} {KEPT}"
-    if not _same(mine, right):
-        return f"{said}: the last one {_told(mine)}, not {short(right)}. {KEPT}"
+        return f"{said}, {', '.join(_REST.split())}: {told_of(error)} {KEPT}"
+    return _fault_of_rest(said, answers, KEPT)
+
+
+def _go_on(mine: Any) -> None:
+    """Make the calls of _GONE_ON: whatever a cursor keeps is changed by one of them."""
+    mine.next(2)
+    mine.save()
+    mine.epoch = 2
+    mine.reset()
+    mine.save()
+
+
+def _fault_of_rest(said: str, answers: Sequence[Any], why: str) -> str:
+    """Say where a state that was saved after next(1) led elsewhere than ours; "" if nowhere."""
+    right = _right(12, 3, 1, f"next(1) save load {_REST}")
+    return _fault_of_answers(said, _REST, answers, right, why)
+
+
+def _fault_of_answers(said: str, calls: str, answers: Sequence[Any], right: Sequence[Any], why: str) -> str:
+    """Say at which of the last calls an answer is not the right one; "" if at none."""
+    for number, (got, wanted) in enumerate(zip(answers, right[-len(answers) :], strict=True)):
+        if not _same(got, wanted):
+            done = ", ".join([said, *calls.split()[: number + 1]])
+            return f"{done}: the last one {_told(got)}, not {short(wanted)}. {why}"
     return ""
 
 
@@ -304,7 +328,7 @@ def _saved(cursor: CursorClass, lives: Sequence[Any]) -> list[bytes]:
 def _fault_after_load(cursor: CursorClass, lives: Sequence[Any], states: Sequence[bytes]) -> str:
     """Say where a loaded cursor goes on otherwise than ours in the second part of a life; "" if nowhere."""
     for (size, ranks, rank, before, after), state in zip(lives, states, strict=True):
-        right = lived(Cursor, size, ranks, rank, f"{before} save load {after}")
+        right = _right(size, ranks, rank, f"{before} save load {after}")
         done = ", ".join(
             [f"Cursor({size}, {ranks}, {rank})", *before.split(), "save, and in a new process load"]
         )
@@ -314,11 +338,9 @@ def _fault_after_load(cursor: CursorClass, lives: Sequence[Any], states: Sequenc
             answers = [_answer(mine, call) for call in after.split()]
         except Exception as error:
             return f"{done}, {', '.join(after.split())}: {told_of(error)} {PROCESS}"
-        expected = right[-len(answers) :]
-        for number, (got, wanted) in enumerate(zip(answers, expected, strict=True)):
-            if not _same(got, wanted):
-                calls = ", ".join([done, *after.split()[: number + 1]])
-                return f"{calls}: the last one {_told(got)}, not {short(wanted)}. {PROCESS}"
+        fault = _fault_of_answers(done, after, answers, right, PROCESS)
+        if fault:
+            return fault
     return ""
 
 

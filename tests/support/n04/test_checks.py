@@ -9,7 +9,7 @@ import torch
 
 from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
-from support.kit.mistakes import edited
+from support.kit.mistakes import edited, with_methods
 from support.n04 import checks as n04
 from support.n04 import walking
 from support.n04.cursor import lived
@@ -150,6 +150,59 @@ def test_libtorchs_own_state_is_told_its_fault():
     assert "until then the order is still the old one" in verdict.message
 
 
+def noted_at_reset(cursor):
+    """Write the epoch of the order into the list that was there before."""
+    Cursor.reset(cursor)
+    vars(cursor).setdefault("noted", [0])[0] = cursor.epoch_of_shard
+
+
+def waiting_in_one_list():
+    """Keep the epoch that is set in a list, the same one from the first epoch on."""
+
+    def set_epoch(self, epoch):
+        vars(self).setdefault("set", [0])[0] = epoch
+
+    return property(lambda self: self.set[0], set_epoch)
+
+
+LISTS_OF_ITS_OWN = {
+    "the saved list is that of each reset": (
+        {
+            "reset": noted_at_reset,
+            "save": lambda self: (self.noted, self.epoch, self.position),
+            "load": lambda self, state: Cursor.load(self, (*state[0], *state[1:])),
+        },
+        "A state stays what it was when it was saved",
+    ),
+    "the saved list is that of each epoch that is set": (
+        {
+            "epoch": waiting_in_one_list(),
+            "save": lambda self: (self.epoch_of_shard, self.set, self.position),
+            "load": lambda self, state: Cursor.load(self, (state[0], *state[1], state[2])),
+        },
+        "A state stays what it was when it was saved",
+    ),
+    "the loaded list is that of each reset": (
+        {
+            "reset": noted_at_reset,
+            "save": lambda self: (list(self.noted), self.epoch, self.position),
+            "load": lambda self, state: (
+                Cursor.load(self, (*state[0], *state[1:])),
+                vars(self).update(noted=state[0]),
+            ),
+        },
+        "load is to leave the state as it is",
+    ),
+}
+
+
+@pytest.mark.parametrize("kept", LISTS_OF_ITS_OWN)
+def test_a_new_epoch_changes_no_state_that_was_saved_or_loaded_before(kept):
+    methods, said = LISTS_OF_ITS_OWN[kept]
+    message = n04.check_cursor(with_methods(Cursor, **methods)).message
+    assert said in message, message
+
+
 @pytest.mark.costly
 def test_a_tuple_from_next_and_a_state_with_the_list_in_it_are_refused():
     message = n04.check_cursor(edited(Cursor, ("return batch or None", "return tuple(batch) or None"))).message
@@ -223,6 +276,10 @@ def test_the_reference_walks_permutations_network_backwards_and_its_first_mistak
         samples = Permutation(n, 3)[np.array(places)].tolist()
         assert [forwards(place, n, keys) for place in places] == samples
         assert [inverse(sample, n, keys) for sample in samples] == list(places)
+
+
+def test_what_is_said_of_a_way_back_names_its_function():
+    assert n04.check_inverse(lambda number, n, keys: None).message.startswith("inverse: for n = ")
 
 
 @pytest.mark.costly

@@ -157,13 +157,18 @@ def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: C
                 else:
                     list(iterator)
         except Exception as error:
-            tell(f"{moment}, your code raised {error!r}. {TIMED if in_vain else ''}".strip())
+            tell(f"{moment}, {_what_came(error)}. {TIMED if in_vain else ''}".strip())
             return
         left = _still_there(patience, partial(tell, f"{moment}, {HANGS}. {HOME}"))
         if left:
             tell(f"{moment}, {plural(left, 'worker')} {'is' if left == 1 else 'are'} still there. {HOME}")
             return
     tell("")
+
+
+def _what_came(error: Exception) -> str:
+    """Say what came in place of the first batch, or behind it: a generator that only ends has raised nothing itself."""
+    return "no batch came" if isinstance(error, StopIteration) else f"your code raised {error!r}"
 
 
 def _of_two_loops(work: Any, load: Any) -> str:
@@ -254,7 +259,7 @@ def _of_tensors(work: Any, load: Any, end: str, tell: Callable[[str], None]) -> 
             else:
                 list(iterator)
     except Exception as error:
-        return lost[0] if lost else f"{end}, your code raised {error!r}."
+        return lost[0] if lost else f"{end}, {_what_came(error)}."
     return ""
 
 

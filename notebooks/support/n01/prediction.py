@@ -254,6 +254,8 @@ check_predict = Exercise(
             ([60, 1], 0, 0.5, 20, 1, 1, 2, 2),  # the cores decide, and not for each batch
             ([20, 30], 3, 0.5, 0, 1, 3, 4, 2),  # fewer batches than workers, and half a core for all
             ([20], 1, 0.5, 0, 1, 3, 4, 2),
+            # half a core makes nothing take longer by rules 1 to 3, and these decide
+            ([3] * 8, 2, 0.5, 30, 1, 1, 1, 2),
             ([20] * 48, 1, 1.5, 0, 1, 3, 20, 2),  # more cores than workers, and all want one
             (
                 [90] * 3 + [3] * 40,

@@ -37,7 +37,7 @@ FIRST_ONLY = (
 )
 NEVER_KEPT = "The first time is that of the step on kept batches, and no step of yours ran on one."
 NO_BOTH = "No loop of yours trains on batches as the loader gives them: that is the third time."
-SHORT = "The first batches of all workers come at once, so a few batches say little of the loader's pace."
+SHORT = "The first batches of all workers come at once, and say little of the loader's pace: loop over a whole epoch."
 
 STEPS_DIFFER = "Some batches take a longer step, and training waits for these, too: take the mean."
 
@@ -48,8 +48,6 @@ STILL_LOADING = (
     "Your step ran while workers that stay were still loading, since a loop had been left before its end: time it "
     "behind a loop that went to its end."
 )
-
-ENOUGH = 40  # batches, after which those that came at once no longer count; asked for are fifty, or an epoch
 
 
 class Job(NamedTuple):
@@ -109,7 +107,6 @@ JOBS = (
     Job(1, 0.5, workers=8, batches=120, about=0.1),  # batches come eight at a time
     Job(3, 2, workers=0, batches=60, steps=(0.4, 0.6, 2.0), about=0.1),  # some steps are slow
     Job(4, 1, 0.5, stay=True),  # behind a loop that was left, the worker goes on
-    Job(4, 1, 0.5, batches=60, stay=True, about=0.1),  # also if fifty batches of it were taken
 )
 PREFETCH = 2  # places of a worker
 START = 100.0  # seconds until the first batch of an epoch, and of the first step
@@ -313,7 +310,7 @@ def _what_it_did(world: TimedWorld) -> str:
         "with training": [loop for loop in world.loops if loop.trained],
     }.items():
         most = max((loop.taken for loop in loops), default=0)
-        if most < min(ENOUGH, world.job.batches - 1):
+        if most < world.job.batches - 1:
             of_all = f"{plural(most, 'batch', 'batches')} of {world.job.batches}"
             return f"No loop {kind} took more than {of_all}. {SHORT}"
     return ""

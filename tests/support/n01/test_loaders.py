@@ -410,6 +410,15 @@ def test_whoever_takes_an_empty_queue_for_an_error_is_told_that_it_is_none(answe
 
 
 @pytest.mark.ranks
+def test_a_loader_that_ends_on_an_empty_queue_is_told_that_no_batch_came():
+    taken = "arrived, *early[arrived] = results.get()"
+    impatient = f"try: {taken[:-1]}timeout=5)\n                except Empty: return"
+    answer = n01.edited(load_in_order, (taken, impatient), names=EMPTY)
+    said = on_processes._tried(work, answer, [on_processes.AFTER_EPOCH], on_processes.PATIENCE)
+    assert said.endswith(f"after an epoch, no batch came. {on_processes.TIMED}")
+
+
+@pytest.mark.ranks
 def test_a_right_loader_on_a_machine_that_is_too_busy_gets_more_time(monkeypatch):
     given = []
 

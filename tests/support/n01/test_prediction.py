@@ -90,6 +90,13 @@ def test_whoever_lets_rule_4_hold_for_some_cores_only_is_refused(share):
     assert (prediction.FEWER_THAN_ALL in verdict.message) == (share == "cores <= workers")
 
 
+@pytest.mark.parametrize("computed", ["begun + read", "+ loads[b]", "+ send\n", ") + receive", "taken[b] + step"])
+def test_whoever_lets_rules_1_to_3_take_longer_on_less_than_a_core_is_refused(computed):
+    stretched = f"{computed.rstrip()} / min(1, cores)\n"
+    answer = changed((computed, stretched if computed.endswith("\n") else stretched.rstrip()))
+    assert check_predict(answer).status == "wrong"
+
+
 @pytest.mark.parametrize("before", ["b - workers", "b - workers * prefetch"])
 def test_whoever_counts_from_the_end_of_an_epoch_that_is_short_is_refused(before):
     assert check_predict(changed((f"get({before}, 0)", f"get(({before}) % batches, 0)"))).status == "wrong"

@@ -111,7 +111,7 @@ def draw_cursor(
     """Draw an epoch's order in its shards, what `calls` calls of next(3) gave one rank, and where its cursor stands.
 
     cursor: a class, called with (size, num_replicas, rank); see solved.Cursor. A rank's colour; padding is hatched,
-    where the shuffle puts the numbers that were added to the samples.
+    where the shuffle puts the numbers that were added to the samples. With more ranks than samples nothing is.
     """
     asked = rank
     rank = min(rank, world_size - 1)
@@ -121,7 +121,8 @@ def draw_cursor(
     local = -(-size // world_size)
     ghosts = sorted({i for i in order if i >= size})
     places = enumerate(_shuffled(range(local * world_size), epoch))
-    added = [position for position, number in places if number >= size]
+    # with more ranks than samples a reader may deal as they like: nobody knows what they added
+    added = [position for position, number in places if number >= size >= world_size]
     mine = _in_epoch(cursor(size, world_size, rank), epoch)
     figure, axes = cell_sheet(max(1, len(order)), 3.9)
     got = _draw_calls(axes, mine, calls)

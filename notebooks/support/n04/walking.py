@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lib.data.permutation import Ids
+from lib.text import plural
 from support.kit.raised import Finding, in_case
 from support.kit.values import NO_RETURN, short
 from support.n04.network import few_lines, no_end
@@ -155,7 +156,7 @@ def _fault_of_calls(sizes: list[int], passes: list[int], block: int) -> str:
     empty = sizes.count(0)
     if len(sizes) <= enough:
         return ""
-    told = f"the network was called {len(sizes)} times; {enough} calls are enough."
+    told = f"the network was called {plural(len(sizes), 'time')}; {plural(enough, 'call')} would do."
     if len(sizes) - empty <= enough:
         return f"{told} Without ids: {empty}. {EMPTY}"
     if sum(sizes) > sum(passes):

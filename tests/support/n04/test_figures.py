@@ -48,7 +48,7 @@ def test_the_cursor_walks_through_its_shard_and_stops_at_its_end():
         assert f"position = {stands}." in words
         assert words.startswith(f"Epoch {values['epoch']}:")
         shuffled = std_shuffle(range(local * world_size), values["epoch"])
-        added = [position for position, number in enumerate(shuffled) if number >= size]
+        added = [position for position, number in enumerate(shuffled) if number >= size >= world_size]
         cells = drawn_cells(n04.draw_cursor(Cursor, **values))
         assert [number for number, patch in enumerate(cells) if patch.cell.mark == "padding"] == added
         assert ("Padding at" in words) == bool(added)

@@ -89,6 +89,8 @@ class Handle:
         self._owner = owner
         self._what = what
         self._finish = finish
+        self._asked = False
+        self._over = False  # and whoever asked was told so
         owner.world.unwaited[owner.number].append(what)
 
     def wait(self) -> bool:
@@ -97,9 +99,17 @@ class Handle:
         if self._what in begun:
             begun.remove(self._what)
             self._finish()
-        else:
+        elif not self._over:
             self._owner.world.events.append((self._owner.number, "waited again"))
         return True
+
+    def is_completed(self) -> bool:
+        """Say whether it is done: never when first asked, since nothing need have arrived by then; afterwards wait."""
+        if self._asked and not self._over:
+            self.wait()
+            self._over = True
+        self._asked = True
+        return self._over
 
 
 class Imitation:
@@ -126,6 +136,10 @@ class Imitation:
     def among(self, members: Sequence[int]) -> Imitation:
         """Return the same for a group of its own: its rank 0 is the first member, messages and collectives are its."""
         return Imitation(self.world, self.number, members)
+
+    def is_initialized(self) -> bool:
+        """Return True: whoever has this `dist` is a rank."""
+        return True
 
     def get_rank(self) -> int:
         """Return this rank's number in the group."""

@@ -46,6 +46,21 @@ def test_messages_arrive_in_order_and_are_counted_and_it_is_noted_when_a_sum_is_
     assert [what for _, what in world.events] == ["all_reduce", "waited", "all_reduce", "barrier", "waited"]
 
 
+def test_who_asks_until_a_message_is_there_need_not_wait_and_who_asks_once_has_not_waited():
+    def asks(dist, times):
+        total = torch.ones(1)
+        handle = dist.all_reduce(total, async_op=True)
+        answers = [handle.is_completed() for _ in range(times)]
+        return answers, total.item(), handle
+
+    for times, answers, total in ((1, [False], 1.0), (3, [False, True, True], 2.0)):
+        results, world = in_threads(lambda dist: asks(dist, times)[:2], 2)  # noqa: B023
+        assert results == [(answers, total)] * 2
+        assert all(map(bool, world.unwaited.values())) == (times == 1)
+    _, world = in_threads(lambda dist: asks(dist, 2)[2].wait(), 2)
+    assert [what for _, what in world.events].count("waited again") == 0
+
+
 def test_nobody_waits_for_ever():
     with pytest.raises(StuckError, match="rank 0 waits in send to rank 1, rank 1 waits in send to rank 0"):
         in_threads(lambda dist: shift(dist, "send"), 2)
@@ -138,6 +153,7 @@ def test_a_group_has_numbers_messages_and_collectives_of_its_own():
 
 
 def collectives(dist):
+    assert dist.is_initialized()
     rank = dist.get_rank()
     parts = [torch.empty(2) for _ in range(dist.get_world_size())]
     own = torch.tensor([1.0, 10.0]) * (rank + 1)

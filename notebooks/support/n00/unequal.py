@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from lib.text import plural
+from support.kit.ending import ending
 from support.kit.values import kind_of
 from support.n00.solved import my_deal
 
@@ -50,6 +51,8 @@ DEAL_CASES: list[tuple[int, list[int]]] = [
     *deals_by_chance(seed=8, count=50),
 ]
 
+LINES = 5_000_000  # of an answer, which may try all shares of a few rows; beyond, its loop does not end
+
 _dealt: Callable[[int, Sequence[float]], list[int]] = my_deal
 
 
@@ -69,7 +72,7 @@ def dealt_as_a_list(answer: Callable[..., Any]) -> Callable[..., Any]:
     """Turn an answer into the function of a case: of what only looks like a list once it is gone through, the kind."""
 
     def dealt(rows: int, speeds: list[int]) -> Any:  # positional: whatever the reader calls them
-        shares = answer(rows, speeds)
+        shares = ending(answer, rows, speeds, lines=LINES + len(speeds) * rows**2)
         if shares is None or isinstance(shares, Sequence) or hasattr(shares, "tolist"):
             return shares
         return NoList(kind_of(shares))

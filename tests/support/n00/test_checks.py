@@ -390,3 +390,31 @@ def test_a_rank_may_be_named_as_the_question_names_it(said):
     assert "that is it" in guess_longer_mean(said).message
     assert "that is it" not in guess_longer_mean("rank 1").message
     assert "it is slow at computing" in guess_longer_mean("rank 1").message
+
+
+def a_list_of_work_whose_head_stays(tasks):
+    work = list(tasks)
+    times = {}
+    while work:
+        name, _, seconds, needs = work[0]
+        if all(other in times for other in needs):
+            times[name] = (0, seconds)
+    return times
+
+
+def an_idle_share_by_a_clock_that_stands(spans, lanes):
+    now = min(start for _, start, _ in spans)
+    idle = 0
+    while now < max(end for _, _, end in spans):
+        idle += sum(not start <= now < end for _, start, end in spans)
+    return idle
+
+
+def test_a_loop_that_never_ends_is_refused_and_not_waited_for():
+    for check, answer in (
+        (check_play, a_list_of_work_whose_head_stays),
+        (check_idle_share, an_idle_share_by_a_clock_that_stands),
+    ):
+        verdict = check(answer)
+        assert verdict.status == "wrong"
+        assert "lines and has not ended (in " in verdict.message

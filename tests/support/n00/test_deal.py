@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from support.n00 import unequal
 from support.n00.checks import check_deal
 from support.n00.solved import my_deal
 
@@ -342,3 +343,48 @@ def test_shares_that_are_floats_are_told_so_since_no_rank_could_slice_with_them(
 def test_one_tick_is_not_called_ticks():
     backwards = check_deal(lambda rows, speeds: my_deal(rows, speeds)[::-1])
     assert "ends after 2 ticks; it could end after 1 tick." in backwards.message
+
+
+def swapping(shares, moves_on):
+    """Move rows from who ends last to who would end first with one more, while moves_on(that end, the last end)."""
+
+    def deal(rows, speeds):
+        ranks = range(len(speeds))
+        dealt = shares(rows, speeds)
+        while True:
+            last = max(ranks, key=lambda rank: dealt[rank] / speeds[rank])
+            best = min(ranks, key=lambda rank: (dealt[rank] + 1) / speeds[rank])
+            if not moves_on((dealt[best] + 1) / speeds[best], dealt[last] / speeds[last]):
+                return dealt
+            dealt[last] -= 1
+            dealt[best] += 1
+
+    return deal
+
+
+def all_to_the_first(rows, speeds):
+    return [rows, *(0 for _ in speeds[1:])]
+
+
+def test_swaps_that_never_end_are_refused_and_those_that_do_are_right(monkeypatch):
+    monkeypatch.setattr(unequal, "LINES", 20_000)
+    assert check_deal(swapping(all_to_the_first, lambda end, last: end < last))
+    verdict = check_deal(swapping(all_to_the_first, lambda end, last: end <= last))
+    assert verdict.status == "wrong"
+    assert "lines and has not ended (in " in verdict.message
+
+
+def test_behind_a_difference_one_call_that_does_not_end_is_enough(monkeypatch):
+    monkeypatch.setattr(unequal, "LINES", 20_000)
+    calls = []
+
+    def equally_few_and_endlessly_many(rows, speeds):
+        calls.append(rows)
+        if rows > 12:
+            swapping(all_to_the_first, lambda end, last: True)(2, [1, 1])
+        return [rows // len(speeds) + (rank < rows % len(speeds)) for rank in range(len(speeds))]
+
+    verdict = check_deal(equally_few_and_endlessly_many)
+    assert verdict.status == "wrong"
+    assert "You dealt equally" not in verdict.message
+    assert sum(rows > 12 for rows in calls) == 1

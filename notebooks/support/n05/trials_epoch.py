@@ -169,6 +169,7 @@ class _Loads(_Noted):
         self.beside = False  # whether a copy has other rows while the first has some
 
     def load(self, epoch: int, mini_epoch: int) -> None:
+        self.loads.append(mini_epoch)  # at once: it may be in a thread
         gc.collect()
         objects = gc.get_objects()
         loaders = sum(issubclass(type(one), DataLoader) and one.dataset is self for one in objects)
@@ -177,14 +178,18 @@ class _Loads(_Noted):
         )
         self.outlived = max(self.outlived, loaders, iterators)
         self.read = 0
-        super().load(epoch, mini_epoch)
+        MyRankDataset.load(self, epoch, mini_epoch)
 
     def __getitem__(self, i: int) -> Any:
         self.read += 1
         first = self.first()
-        if first and first.rows:
+        if first is not None and first.rows:
             first.beside |= first.rows is not self.rows
         return super().__getitem__(i)
+
+
+class _Batch(list[str]):
+    """A batch that can be watched until it is gone."""
 
 
 def _fault_of_loads(answer: Any, parts: int) -> str:
@@ -195,12 +200,20 @@ def _fault_of_loads(answer: Any, parts: int) -> str:
     batches_of = [-(-len(dataset.ids(epoch, part)) // 2) for part in range(parts)]
     dataset.load(epoch + 1, 0)  # it has been used before
     dataset.loads.clear()
+    handed: list[weakref.ref[Any]] = []  # batches of earlier mini-epochs
+    kept = 0
     with in_case(case):
-        dealt = iter(answer(dataset, epoch, batch_size=2))
+        dealt = iter(answer(dataset, epoch, batch_size=2, collate_fn=_Batch))
         for part, batches in enumerate(batches_of):
             for number in range(batches):
-                if next(dealt, None) is None:
+                batch = next(dealt, None)
+                if batch is None:
                     return f"{case}: in mini-epoch {part} there is no batch {number}."
+                if part == parts - 1:
+                    kept = max(kept, sum(earlier() is not None for earlier in handed))
+                elif isinstance(batch, _Batch):
+                    handed.append(weakref.ref(batch))
+                del batch
                 if dataset.loads != [*range(part + 1)]:
                     there = f"when batch {number} of mini-epoch {part} comes"
                     return (
@@ -216,6 +229,8 @@ def _fault_of_loads(answer: Any, parts: int) -> str:
         return f"{case}: there is a batch too many, {beyond}."
     if dataset.loads != [*range(parts)]:
         return f"{case}: at the end load was called for {dataset.loads}, not for {[*range(parts)]}."
+    if kept > 1:  # one may still have a name
+        return f"{case}: {kept} batches of earlier mini-epochs are still there: there is memory for the rows of one."
     if dataset.beside:
         return (
             f"{case}: a copy has rows of its own beside those of the dataset: there is memory for one load."

@@ -158,13 +158,19 @@ class _Noted(MyRankDataset):
         return len(self.rows)
 
 
+class _Row(str):
+    """A row that can be watched until it is gone."""
+
+
 class _Loads(_Noted):
-    """A rank's dataset that notes besides what is read of a load, which loaders outlive theirs, and rows of a copy."""
+    """A rank's dataset that notes besides what is read of a load, what outlives it, and rows of a copy."""
 
     def __init__(self, *job: Any) -> None:
         super().__init__(*job)
         self.read = 0
         self.outlived = 0
+        self.handed: list[weakref.ref[_Row]] = []
+        self.kept = 0  # rows of earlier loads
         self.first = weakref.ref(self)  # a copy of this dataset has it, too
         self.beside = False  # whether a copy has other rows while the first has some
 
@@ -177,6 +183,7 @@ class _Loads(_Noted):
             issubclass(type(one), _BaseDataLoaderIter) and one._dataset is self for one in objects
         )
         self.outlived = max(self.outlived, loaders, iterators)
+        self.kept = max(self.kept, sum(row() is not None for row in self.handed))
         self.read = 0
         MyRankDataset.load(self, epoch, mini_epoch)
 
@@ -185,11 +192,9 @@ class _Loads(_Noted):
         first = self.first()
         if first is not None and first.rows:
             first.beside |= first.rows is not self.rows
-        return super().__getitem__(i)
-
-
-class _Batch(list[str]):
-    """A batch that can be watched until it is gone."""
+        row = _Row(super().__getitem__(i))
+        self.handed.append(weakref.ref(row))
+        return row
 
 
 def _fault_of_loads(answer: Any, parts: int) -> str:
@@ -200,20 +205,12 @@ def _fault_of_loads(answer: Any, parts: int) -> str:
     batches_of = [-(-len(dataset.ids(epoch, part)) // 2) for part in range(parts)]
     dataset.load(epoch + 1, 0)  # it has been used before
     dataset.loads.clear()
-    handed: list[weakref.ref[Any]] = []  # batches of earlier mini-epochs
-    kept = 0
     with in_case(case):
-        dealt = iter(answer(dataset, epoch, batch_size=2, collate_fn=_Batch))
+        dealt = iter(answer(dataset, epoch, batch_size=2))
         for part, batches in enumerate(batches_of):
             for number in range(batches):
-                batch = next(dealt, None)
-                if batch is None:
+                if next(dealt, None) is None:
                     return f"{case}: in mini-epoch {part} there is no batch {number}."
-                if part == parts - 1:
-                    kept = max(kept, sum(earlier() is not None for earlier in handed))
-                elif isinstance(batch, _Batch):
-                    handed.append(weakref.ref(batch))
-                del batch
                 if dataset.loads != [*range(part + 1)]:
                     there = f"when batch {number} of mini-epoch {part} comes"
                     return (
@@ -229,8 +226,11 @@ def _fault_of_loads(answer: Any, parts: int) -> str:
         return f"{case}: there is a batch too many, {beyond}."
     if dataset.loads != [*range(parts)]:
         return f"{case}: at the end load was called for {dataset.loads}, not for {[*range(parts)]}."
-    if kept > 1:  # one may still have a name
-        return f"{case}: {kept} batches of earlier mini-epochs are still there: there is memory for the rows of one."
+    if dataset.kept > 2:  # a batch may still have a name
+        return (
+            f"{case}: {dataset.kept} rows of earlier mini-epochs are still there when another one is loaded: there is "
+            "memory for the rows of one."
+        )
     if dataset.beside:
         return (
             f"{case}: a copy has rows of its own beside those of the dataset: there is memory for one load."

@@ -106,12 +106,12 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     ),
     "each batch that was handed out is kept": (
         "epoch",
-        "batches of earlier mini-epochs are still there",
+        "rows of earlier mini-epochs are still there",
         (
             LOOP,
             f"    kept = []\n{LOOP}",
             DEAL,
-            "for batch in DataLoader(dataset, **options): kept.append(batch); yield batch",
+            "for batch in DataLoader(dataset, **options): kept.append([*batch]); yield batch",
         ),
     ),
     "numpy is seeded in the constructor": (

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 from unittest import mock
@@ -261,9 +262,10 @@ def _fault_of_two_servers(make: Any) -> str:
 def _fault_of_owner(where: str, ours: set[threading.Thread], used: set[threading.Thread]) -> str:
     """Say whether a process has used more than one connection to a server, or one of another process."""
     forked = "forked" in where
-    if forked and ours & used:
+    processes = 1 + ("forked from it" in where)
+    if forked and (ours & used or len(used) < processes):
         return f"{where}a row, a batch or the length was asked for through the parent's connection."
-    if len(used) > 1:
+    if len(used) > processes:
         return f"{where}{len(used)} connections to one server are used, not one that is kept."
     return "" if forked or used == ours else f"{where}the connection of before is not used any more."
 
@@ -301,14 +303,22 @@ def _asked(datasets: Sequence[Any], questions: Sequence[tuple[int, Any]]) -> lis
     return answers
 
 
-def _asked_elsewhere(datasets: Sequence[Any], questions: Sequence[tuple[int, Any]]) -> list[Any]:
+def _asked_by_two(datasets: Sequence[Any], questions: Sequence[tuple[int, Any]]) -> list[Any]:
+    """Ask one half here and the other in a forked process."""
+    half = len(questions) // 2
+    return [*_asked(datasets, questions[:half]), *_asked_elsewhere(datasets, questions[half:])]
+
+
+def _asked_elsewhere(
+    datasets: Sequence[Any], questions: Sequence[tuple[int, Any]], ask: Callable[..., list[Any]] = _asked
+) -> list[Any]:
     """Ask in a forked process; raises what it raised."""
     context: Any = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
 
     def be_worker() -> None:
         try:
-            theirs.send(_asked(datasets, questions))
+            theirs.send(ask(datasets, questions))
         except BaseException as error:
             theirs.send(f"{type(error).__name__}: {error}")
 
@@ -328,11 +338,11 @@ def _asked_elsewhere(datasets: Sequence[Any], questions: Sequence[tuple[int, Any
 
 
 #: Where, what is asked for first, and who asks.
-_PHASES = (
+_PHASES: tuple[tuple[str, str, Callable[..., list[Any]]], ...] = (
     ("", "row", _asked),
     ("in a forked process ", "row", _asked_elsewhere),
     ("in a forked process ", "length", _asked_elsewhere),
-    ("in a forked process ", "batch", _asked_elsewhere),
+    ("in a forked process and in one forked from it ", "batch", partial(_asked_elsewhere, ask=_asked_by_two)),
     ("afterwards ", "batch", _asked),
 )
 

@@ -158,17 +158,24 @@ class _Noted(MyRankDataset):
         return len(self.rows)
 
 
+class _Row(str):
+    """A row that can be watched until it is gone."""
+
+
 class _Loads(_Noted):
-    """A rank's dataset that notes besides what is read of a load, which loaders outlive theirs, and rows of a copy."""
+    """A rank's dataset that notes besides what is read of a load, what outlives it, and rows of a copy."""
 
     def __init__(self, *job: Any) -> None:
         super().__init__(*job)
         self.read = 0
         self.outlived = 0
+        self.handed: list[weakref.ref[_Row]] = []
+        self.kept = 0  # rows of earlier loads
         self.first = weakref.ref(self)  # a copy of this dataset has it, too
         self.beside = False  # whether a copy has other rows while the first has some
 
     def load(self, epoch: int, mini_epoch: int) -> None:
+        self.loads.append(mini_epoch)  # at once: it may be in a thread
         gc.collect()
         objects = gc.get_objects()
         loaders = sum(issubclass(type(one), DataLoader) and one.dataset is self for one in objects)
@@ -176,15 +183,18 @@ class _Loads(_Noted):
             issubclass(type(one), _BaseDataLoaderIter) and one._dataset is self for one in objects
         )
         self.outlived = max(self.outlived, loaders, iterators)
+        self.kept = max(self.kept, sum(row() is not None for row in self.handed))
         self.read = 0
-        super().load(epoch, mini_epoch)
+        MyRankDataset.load(self, epoch, mini_epoch)
 
     def __getitem__(self, i: int) -> Any:
         self.read += 1
         first = self.first()
-        if first and first.rows:
+        if first is not None and first.rows:
             first.beside |= first.rows is not self.rows
-        return super().__getitem__(i)
+        row = _Row(super().__getitem__(i))
+        self.handed.append(weakref.ref(row))
+        return row
 
 
 def _fault_of_loads(answer: Any, parts: int) -> str:
@@ -216,6 +226,11 @@ def _fault_of_loads(answer: Any, parts: int) -> str:
         return f"{case}: there is a batch too many, {beyond}."
     if dataset.loads != [*range(parts)]:
         return f"{case}: at the end load was called for {dataset.loads}, not for {[*range(parts)]}."
+    if dataset.kept > 2:  # a batch may still have a name
+        return (
+            f"{case}: {dataset.kept} rows of earlier mini-epochs are still there when another one is loaded: there is "
+            "memory for the rows of one."
+        )
     if dataset.beside:
         return (
             f"{case}: a copy has rows of its own beside those of the dataset: there is memory for one load."

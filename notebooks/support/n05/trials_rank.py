@@ -270,6 +270,11 @@ def _fault_of_large_order(make: Any) -> str:
         _, _, of_ids = held_and_most(lambda: make(Source(rows), 64, 5, 60).ids(0, 30))
     if sum(asked) > 2 * count:
         return f"{case} Permutation had to compute {sum(asked):,}: ask it for this mini-epoch's places only."
+    with in_case(case):
+        _, _, of_making = held_and_most(lambda: make(Source(rows), 64, 5, 60))
+    if of_making > 100_000:
+        made = case.replace(f"for {count} ids", "to make the dataset", 1)
+        return f"{made} {of_making / 1e3:.0f} kB were in memory: it holds no row before load."
     if of_ids > 100_000:  # 31,251 turns of 4 bytes, or the places of 64 ranks, are more
         return (
             f"{case} {of_ids / 1e3:.0f} kB were in memory: make this rank's places of this mini-epoch only."
@@ -380,22 +385,26 @@ def generators_at(seed: int) -> Iterator[None]:
 
 def _fault_of_generators(make: Any) -> str:
     """Say whose global random generator an answer moves. Two seeds: one of them might be the answer's own."""
-    by_load: set[str] = set()
-    by_item: set[str] = set()
+    calls = ("making the dataset", "load", "ids", "reading an item")
+    moved: dict[str, set[str]] = {call: set() for call in calls}
     for seed in (20_261, 20_262):
         with generators_at(seed), in_case("for 24 rows, 4 ranks and 2 mini-epochs"):
-            before = global_states()
+            _ = random.random(), np.random.random(), torch.rand(1)  # noqa: NPY002 – who seeds with the same is seen
+            states = [global_states()]
             dataset = make(Source(MANY[:24]), 4, 1, 2)
+            states.append(global_states())
             dataset.load(0, 1)
-            loaded = global_states()
+            states.append(global_states())
+            dataset.ids(0, 1)
+            states.append(global_states())
             _ = [dataset[number] for number in range(len(dataset))]
-            after = global_states()
-        by_load |= {name for name in before if before[name] != loaded[name]}
-        by_item |= {name for name in before if loaded[name] != after[name]}
-    for what, whose in (("load", by_load), ("reading an item", by_item)):
+            states.append(global_states())
+        for call, (before, after) in zip(calls, pairwise(states), strict=True):
+            moved[call] |= {name for name in before if before[name] != after[name]}
+    for call, whose in moved.items():
         if whose:
             return (
-                f"{what} leaves {' and '.join(sorted(whose))} global random generator elsewhere than it stood: what "
+                f"{call} leaves {' and '.join(sorted(whose))} global random generator elsewhere than it stood: what "
                 "augments with it would draw alike on all ranks."
             )
     return ""

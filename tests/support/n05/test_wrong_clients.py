@@ -13,6 +13,14 @@ ANSWERS = {  # what is said, (old, new, …)
             "if not self.owner or (method == 'POST' and self.owner != os.getpid()):",
         ),
     ),
+    "a forked process connects anew, and none that it forks": (
+        "in a forked process and in one forked from it",
+        (
+            "if self.owner != os.getpid():",
+            "main = self.__dict__.setdefault('main', os.getpid())\n"
+            "        if not self.owner or (self.owner == main and main != os.getpid()):",
+        ),
+    ),
     "a connection for batches": (
         "you connected 2 times",
         (

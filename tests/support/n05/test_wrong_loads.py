@@ -104,6 +104,57 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "torch's global random generator is set to a seed",
         (LOOP, f"    import torch\n    if options.get('shuffle'): torch.manual_seed(epoch)\n{LOOP}"),
     ),
+    "each batch that was handed out is kept": (
+        "epoch",
+        "rows of earlier mini-epochs are still there",
+        (
+            LOOP,
+            f"    kept = []\n{LOOP}",
+            DEAL,
+            "for batch in DataLoader(dataset, **options): kept.append([*batch]); yield batch",
+        ),
+    ),
+    "numpy is seeded in the constructor": (
+        "rank_dataset",
+        "making the dataset leaves numpy's global random generator elsewhere",
+        ("        self.rows: Any = None\n", "        self.rows: Any = None\n        np.random.seed(seed)\n"),
+    ),
+    "ids alone seeds numpy": (
+        "rank_dataset",
+        "ids leaves numpy's global random generator elsewhere",
+        (
+            f"        self.rows = {PACK}",
+            f"        state = np.random.get_state()\n        self.rows = {PACK}\n        np.random.set_state(state)",
+            "        size = len(self.source)\n",
+            "        np.random.seed(epoch)\n        size = len(self.source)\n",
+        ),
+    ),
+    "torch is seeded again with the seed it has": (
+        "rank_dataset",
+        "load leaves torch's global random generator elsewhere",
+        (
+            "        self.rows = None\n",
+            "        import torch\n        torch.manual_seed(torch.initial_seed())\n        self.rows = None\n",
+        ),
+    ),
+    "the constructor loads": (
+        "rank_dataset",
+        "to make the dataset of 2,000,003 rows",
+        ("        self.rows: Any = None\n", "        self.load(0, 0)\n"),
+    ),
+    "the next rows are read in a thread": (
+        "epoch",
+        "load was called for [0, 1], not for [0]",
+        (
+            f"        {LOAD}\n{SKIP}        {DEAL}",
+            "        import copy, threading\n        if not mini_epoch: dataset.load(epoch, 0)\n"
+            "        now = copy.copy(dataset)\n        following = mini_epoch + 1\n"
+            "        reader = threading.Thread(target=dataset.load, args=(epoch, following))\n"
+            "        if following < dataset.mini_epochs: reader.start()\n"
+            "        if len(now): yield from DataLoader(now, **options)\n"
+            "        if following < dataset.mini_epochs: reader.join()",
+        ),
+    ),
     "one mini-epoch is dealt twice": (
         "epoch",
         "for 24 rows, 2 ranks, mini_epochs = 1, epoch 0: there is a batch too many",

@@ -236,7 +236,7 @@ check_dealt = Exercise(
                 "first = self.rank * workers + worker",
             ),
             "rank + worker is the same number for several processes.": (_FIRST, "first = self.rank + worker"),
-            "rank + K · worker is the same number for several processes.": (
+            "From one worker of a rank to its next it is W places, not K.": (
                 _FIRST,
                 "first = self.rank + workers * worker",
             ),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
-from itertools import islice, permutations, product, starmap
+from itertools import islice, permutations, product, starmap, tee
 from math import gcd
 from typing import Any
+
+import numpy as np
 
 from support.kit.raised import Finding
 from support.kit.values import short
@@ -21,7 +23,7 @@ SHAPE = (
 )
 EXCHANGED = (
     "The crop of one item tells the flip of another: they are drawn from the same numbers in another order, or from "
-    "those of a neighbour."
+    "those of another item."
 )
 
 MOST = (2**32, 1_000_000, 100_000_000)  # seeds, epochs and indices are below these
@@ -41,6 +43,7 @@ _SURE = 8  # and so many that are compared where these are alike
 _FACTORS = (*(10**power for power in range(3, 13)), *(2**power for power in range(10, 41)))
 _WORD = 2**32  # NumPy and torch cut what they are seeded with into words of 32 bits, or cut it off there
 _FEW = 6  # triples of a row
+_COMPARED = 40  # crops in a row, each with the flip of an item far away
 _SIDE = 12  # seeds, epochs and indices in a cube of items
 Drawn = list[tuple[int, int]]  # (crop, flip) of each item
 _Pairs = tuple[tuple[int, int], ...]
@@ -120,11 +123,46 @@ def _meetings_of_rows(keys_of: Any, item_of: Any) -> Iterator[str]:
         last = min(stride * stride, MOST[which] - _SURE)
         for place in range(stride, last + 1, stride):
             far_away.setdefault(run(place, which, _FIRST), []).append(place)
-        for more, place in product(range(3), range(stride)):
-            for met in far_away.get(run(place, more, _FIRST), ()):
-                if run(place, more, _SURE) == run(met, which, _SURE):
-                    beside = 0 if more == which else 1
-                    yield _met(_along(which, place, more, beside), _along(which, met))
+        for more in range(3):
+            beside = 0 if more == which else 1
+            row = (pair(_along(which, place, more, beside)) for place in range(stride + _FIRST - 1))
+            begun_later = (islice(each, far, None) for far, each in enumerate(tee(row, _FIRST)))
+            for place, first in enumerate(zip(*begun_later, strict=False)):
+                for met in far_away.get(first, ()):
+                    if run(place, more, _SURE) == run(met, which, _SURE):
+                        yield _met(_along(which, place, more, beside), _along(which, met))
+    for which, stride in enumerate(_STRIDES):
+        for apart in _told_along([pair(_along(which, place)) for place in range(stride)]):
+            how = "larger" if apart > 0 else "smaller"
+            yield f"{EXCHANGED} Here the {_NAMES[which]} of the other one is {how} by {abs(apart)}."
+    for which, far in product(range(3), _FAR):
+        if _is_asked_for(_along(which, far)) and _tells(pair, which, far):
+            yield f"{EXCHANGED} Here one has {_NAMES[which]} 0 and the other one {far}."
+
+
+def _told_along(row: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """Yield how far behind a crop there is a flip that its half or its parity tells; below 0: before it."""
+    crops, flips = np.array(row).T
+    most = len(row) // 2  # so far, and at least as many are compared
+    far = np.arange(1 - len(row), len(row))
+    for told in (crops >= 50, crops % 2):
+        agreed = np.correlate(2.0 * flips - 1, 2.0 * told - 1, "full") / (len(row) - np.abs(far))
+        yield from far[(np.abs(agreed) > 0.4) & (np.abs(far) <= most) & (far != 0)].tolist()
+
+
+def _tells(pair: Callable[[_Where], tuple[int, int]], which: int, far: int) -> bool:
+    """Look whether the half or the parity of each crop is, or never is, the flip of the item that is so far away."""
+    for (one, other), rule in product(((0, far), (far, 0)), (lambda crop: crop >= 50, lambda crop: crop % 2)):
+        agreed = set()
+        for more in range(_COMPARED):
+            crop, _ = pair(_moved(2, more, _along(which, one)))
+            _, flip = pair(_moved(2, more, _along(which, other)))
+            agreed.add(rule(crop) == flip)
+            if len(agreed) > 1:
+                break
+        else:
+            return True
+    return False
 
 
 def _along(which: int, place: int, other: int = 0, more: int = 0) -> _Where:
@@ -159,7 +197,7 @@ def _others() -> Iterator[tuple[str, Callable[[_Where], _Where]]]:
             yield f"{told} of one are seed, epoch, index of another", partial(_exchanged, order)
     for which in range(3):
         yield f"another has the next {_NAMES[which]}", partial(_moved, which, 1)
-        yield f"another has the last {_NAMES[which]}", partial(_moved, which, -1)
+        yield f"another has the {_NAMES[which]} before", partial(_moved, which, -1)
 
 
 def _exchanged(order: Sequence[int], item: _Where) -> _Where:

@@ -200,9 +200,9 @@ def _faults(draws: _Draws) -> Iterator[str]:
         yield SHIFT
     if first == draws.other_seed:
         yield SEED
-    if len({flip for epoch in draws.far for _, flip in epoch}) == 1:
-        yield TWINS
     flips = [flip for epoch in (*draws.far, *draws.far_other) for _, flip in epoch]
+    if len({*flips}) == 1:
+        yield TWINS
     if not 0.2 < sum(flips) / len(flips) < 0.8:  # then two rows of them may agree by chance
         yield f"{UNEVEN} {sum(flips)} of {len(flips)} flips are 1."
     yield from _faults_of_one(draws)

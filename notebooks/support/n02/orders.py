@@ -8,7 +8,7 @@ from itertools import combinations, islice, pairwise, product
 from operator import index as whole
 from typing import Any
 
-from support.kit.raised import Finding
+from support.kit.raised import Finding, in_case
 from support.kit.values import short
 from support.n02.chance import unfair
 from support.n02.generators import another_process, seed_all, states
@@ -97,7 +97,9 @@ def _faults(answer: Any) -> Iterator[str]:
         yield GLOBAL
     if again != first:
         yield f"{TIMES} First {short(first)}, then {short(again)}."
-    if [*islice(zip(iter(sampler), iter(sampler), strict=False), SIZE)] != [*zip(first, first, strict=True)]:
+    with in_case("With two passes at once"):
+        both = [*islice(zip(iter(sampler), iter(sampler), strict=False), SIZE)]
+    if both != [*zip(first, first, strict=True)]:
         yield TOGETHER
     for number in (1, 2):  # two: the generators of this process may stand at one of them already
         seed_all(number)

@@ -73,10 +73,11 @@ def _faults_of_two(answer: Any, lengths: Sequence[int], batch_size: int, pool: i
     """Yield whether a pass that begins and ends in the midst of another takes anything from it, or gives it."""
     sampler = Odd(len(lengths))
     batches = answer(sampler, [*lengths], batch_size, pool)
-    outer = iter(batches)
-    begun = [*islice(outer, 1)]
-    inner, _ = _pass(batches)
-    passes = [[*begun, *islice(outer, MOST)], inner]
+    with in_case("With two passes at once"):
+        outer = iter(batches)
+        begun = [*islice(outer, 1)]
+        inner, _ = _pass(batches)
+        passes = [[*begun, *islice(outer, MOST)], inner]
     for epoch, order in zip(passes, sampler.readings, strict=False):
         if next(_faults_of_epoch(epoch, [order], lengths, batch_size, pool), ""):
             yield f"{TOGETHER} One pass gave {short(passes[0])}, and in its midst another one gave {short(inner)}."

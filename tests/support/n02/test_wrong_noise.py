@@ -113,6 +113,8 @@ def test_the_smallest_and_the_largest_crop_are_as_likely_as_all_others(crop_of):
         lambda seed, epoch, index: (seed, epoch, index + 1),
         lambda seed, epoch, index: (seed, epoch + 1, index),
         lambda seed, epoch, index: (seed + 1, epoch, index),
+        lambda seed, epoch, index: (seed + 42, epoch, index),
+        lambda seed, epoch, index: (seed, epoch + 1000, index),
     ],
 )
 def test_no_crop_tells_the_flip_of_another_item(other):
@@ -288,6 +290,13 @@ def test_numbers_that_come_again_or_never_are_told_what_shows(source, said, not_
     answers = solved.keys_of, item_with(lambda *three: crop_and_flip_of(np.random.default_rng(source(*three))))
     is_told(n02.check_noise, answers, said)
     assert not_so not in n02.check_noise(*answers).message
+
+
+def test_a_flip_that_the_seed_alone_decides_is_not_called_unchanging():
+    def crop_and_flip(seed, epoch, index):
+        return number(seed, epoch, index) % 100, seed % 2
+
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.PART)
 
 
 @pytest.mark.parametrize("crop_of", [lambda drawn: drawn // 2 * 2, lambda drawn: drawn % 2])

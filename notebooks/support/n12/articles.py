@@ -184,9 +184,11 @@ def fault_on_pretend_gpus(answer: RunPipeline) -> str:
             home = [str(batch.device) for batch in batches]
             if home != [str(devices[-1])] * m:
                 return f"{where}: the outputs lie on {', '.join(home)}, not on the last device."
-            torch.cat(batches).square().sum().backward()
+            total = torch.cat(batches).square().sum()
+            used = len(gpu.operations)
+            total.backward()
         fault = (
-            _fault_of_races(gpu.operations, forward)
+            _fault_of_races(gpu.operations, forward, used)
             or _fault_of_the_host(gpu.operations[begin:forward])
             or _fault_of_copies(gpu.operations[begin:forward], "forward")
             or _fault_of_other_streams(gpu.operations[begin:forward], streams)
@@ -222,12 +224,14 @@ def fault_in_own_streams(answer: RunPipeline) -> str:
     return ""
 
 
-def _fault_of_races(operations: Sequence[Operation], forward: int) -> str:
+def _fault_of_races(operations: Sequence[Operation], forward: int, used: int) -> str:
     races = find_races(operations)
     if not races:
         return ""
     race = races[0]
-    when = "in backward" if race.second >= forward else "in forward"
+    when = "in forward"
+    if race.second >= forward:
+        when = "in backward" if race.second >= used else "behind forward, where the outputs are used,"
     return (
         f"find_races finds {len(races)} race{'s' * (len(races) > 1)}; {when} {_operation(race.later)} and "
         f"{_operation(race.earlier)} use the same memory, and neither waits for the other."

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from numbers import Integral
@@ -49,6 +50,7 @@ def nested() -> Iterator[tuple[str, nn.Sequential, list[nn.Module]]]:
     yield "a Sequential among layers", nn.Sequential(a, nn.Sequential(relu, b), c), [a, relu, b, c]
     inner = nn.Sequential(nn.Sequential(a, relu), nn.Sequential(b, nn.Sequential(c)))
     yield "Sequentials three levels deep", nn.Sequential(inner, d), [a, relu, b, c, d]
+    yield "one layer, which has a name", nn.Sequential(OrderedDict(only=a)), [a]
     residual = _Residual(nn.Sequential(a, relu, b))
     yield "a residual layer, which has a Sequential inside", nn.Sequential(residual, c), [residual, c]
     yield (

@@ -1,5 +1,6 @@
 """What is particular about the checks of notebook 12; what all exercises have in common is in test_detectors."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
@@ -18,7 +19,8 @@ from support.kit.mistakes import edited
 from support.n12 import checks as n12
 from support.n12 import guesses, trials
 from support.n12.given import Partitioned, tie, with_checkpoint
-from support.n12.solved import MiniGPipe, make_task, run_pipeline
+from support.n12.solved import MiniGPipe, Numbers, make_task, run_pipeline
+from tools.project import ROOT
 
 # ---- the parts that are handed out
 
@@ -336,6 +338,19 @@ def test_on_a_cpu_an_untied_pipeline_happens_to_go_backward_in_order_as_the_note
 def test_a_tie_in_one_mode_only_and_a_changed_model_are_told(old, new, says):
     names = {"lib_flatten": n12.flatten_sequential, "as_sequential": lambda parts: nn.Sequential(*parts)}
     assert says in n12.check_mini(edited(MiniGPipe, (old, new), names=names)).message
+
+
+def test_the_repaired_pipeline_needs_no_name_that_exercise_3_leaves_to_the_reader():
+    own_names = edited(MiniGPipe, ("self.chunks, self.checkpoint =", "self.at_most, self.mode ="))
+    own_names.forward = edited(MiniGPipe, ("self.chunks)", "self.at_most)"), ("self.checkpoint]", "self.mode]")).forward
+    assert n12.check_mini(own_names)
+    notebook = json.loads((ROOT / "notebooks" / "12_gpipe.ipynb").read_text(encoding="utf-8"))
+    cells = ("".join(cell["source"]) for cell in notebook["cells"])
+    shown = next(cell for cell in cells if "class Repaired(Pipe)" in cell).partition("\n\n\nprint")[0]
+    space = {"Pipe": own_names, "OwnNumbers": Numbers}
+    exec(shown, space)
+    pipe = space["Repaired"](nn.Sequential(nn.Linear(2, 2), nn.ReLU()), [1, 1], 3)
+    assert pipe(torch.ones(5, 2)).shape == (5, 2)
 
 
 LATE = """for i, j in clock:

@@ -143,6 +143,22 @@ def test_names_that_run_together_lose_a_layer():
     assert "for eleven layers" in n12.check_flatten(by_name).message
 
 
+def test_a_layer_is_found_by_its_place_not_by_its_name_and_one_alone_is_in_a_sequential_too():
+    def by_number(module):
+        layers = []
+        for k in range(len(module)):
+            layer = getattr(module, str(k))
+            layers += by_number(layer) if type(layer) is nn.Sequential else [layer]
+        return nn.Sequential(*layers)
+
+    def unwrapped(module):
+        flat = n12.flatten_sequential(module)
+        return flat if len(flat) > 1 else flat[0]
+
+    assert "for one layer, which has a name: your code raised AttributeError" in n12.check_flatten(by_number).message
+    assert "for one layer, which has a name, an nn.Sequential is" in n12.check_flatten(unwrapped).message
+
+
 # ---- exercise 2
 
 

@@ -167,6 +167,7 @@ def test_streams_of_the_answers_own_are_not_called_copy_streams():
     )
     names = {"new_stream": new_stream}
     message = n12.check_pipeline(edited((make_task, run_pipeline), edit, make, names=names)[1]).message
+    assert "behind forward, where the outputs are used, `cat` in the compute stream of cuda:2" in message
     assert "a new stream of cuda:2" in message
 
 

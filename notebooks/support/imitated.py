@@ -7,9 +7,9 @@ Imitation                 such a `dist`; World is what those of all ranks share
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
@@ -18,14 +18,24 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lib.arguments import integer
+from support.imitated_memory import (
+    Expected,
+    InTransit,
+    dtype_named,
+    in_one_piece,
+    same_bytes,
+    sum_of,
+    without_gaps,
+    writing,
+)
 from support.kit.raised import standing
 from support.kit.threads import Aside, StuckError, Waits
 
 PATIENCE = 20.0  # seconds for ranks in threads, whose work takes milliseconds
 ENDLESS = 2_000  # calls of a rank; what runs here makes some hundred, and each holds a tensor
 
-#: A collective that has begun: by rank of the world what it is, what must be equal on all ranks, and the tensor.
-Call: TypeAlias = "dict[int, tuple[str, Any, Tensor]]"
+#: A collective that has begun: by rank of the world what it is, what must be equal on all ranks, and what is given.
+Call: TypeAlias = "dict[int, tuple[str, Any, Any]]"
 
 
 class World(Waits):
@@ -60,26 +70,6 @@ class World(Waits):
         """Say what each rank waits for, and which have ended."""
         waiting = [f"rank {rank} waits in {self.waiting[rank][0]}" for rank in sorted(self.waiting)]
         return ", ".join(waiting + [f"rank {rank} has ended" for rank in sorted(self._ended)])
-
-
-class InTransit:
-    """A tensor on its way: read when it is received, as a real one may be until `wait()` has returned."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self.taken = False
-
-
-class Expected:
-    """A receive that has only begun: the next message of its sender is for it, and need not wait for `wait()`."""
-
-    def __init__(self) -> None:
-        self.sent: Tensor | None = None
-
-    def take(self, message: InTransit) -> None:
-        """Take a message in: its sender may go on."""
-        self.sent = message.tensor.clone()
-        message.taken = True
 
 
 class Handle:
@@ -119,6 +109,7 @@ class Imitation:
     """
 
     ReduceOp = dist.ReduceOp
+    group = dist.group
 
     def __init__(self, world: World, number: int, members: Sequence[int] = ()) -> None:
         self.world = world
@@ -160,7 +151,7 @@ class Imitation:
     def irecv(self, tensor: Tensor, src: int) -> Handle:
         """Begin to receive: whoever sends it may go on, though nobody has waited for it here yet."""
         source = self._peer(src)
-        _in_one_piece(tensor, "irecv")
+        in_one_piece(tensor, "irecv")
         expected = Expected()
         line = (self._members, source, self.number)
         with self.world.changed:
@@ -182,7 +173,7 @@ class Imitation:
     def recv(self, tensor: Tensor, src: int) -> None:
         """Receive into a tensor, and return when it is there. Raises ValueError for another size or dtype."""
         source = self._peer(src)
-        _in_one_piece(tensor, "recv")
+        in_one_piece(tensor, "recv")
         with self.world.changed:
             queue = self.world.messages.setdefault((self._members, source, self.number), deque())
             self.world.wait(self.number, f"recv from rank {src}", lambda: bool(queue))
@@ -198,51 +189,55 @@ class Imitation:
             raise ValueError(f"rank {self.get_rank()} receives {sizes}")
         if sent.dtype != tensor.dtype:
             raise ValueError(
-                f"rank {self.get_rank()} receives into {_named(tensor)} what rank {src} sends as {_named(sent)}: "
-                "bytes arrive, and would be read as other numbers"
+                f"rank {self.get_rank()} receives into {dtype_named(tensor)} what rank {src} "
+                f"sends as {dtype_named(sent)}: bytes arrive, and would be read as other numbers"
             )
-        with _writing(tensor):
+        with writing(tensor):
             tensor.copy_(sent.view_as(tensor))
 
-    def broadcast(self, tensor: Tensor, src: int, async_op: bool = False) -> Handle | None:
+    def broadcast(
+        self, tensor: Tensor, src: int, group: None = None, async_op: bool = False
+    ) -> Handle | None:
         """Give every rank the tensor of one; with async_op when the handle's `wait()` has returned."""
+        _need_all(group)
         given = self._collective("broadcast", tensor, src)
 
         def finish() -> None:
-            with _writing(tensor):
+            with writing(tensor):
                 tensor.copy_(given()[src])
 
         return self._begun_or_over(f"broadcast of {tensor.numel()} values", finish, async_op)
 
     def reduce(self, tensor: Tensor, dst: int) -> None:
         """Give one rank the sum of all tensors; nobody knows what the others' hold afterwards: NaN."""
-        _without_gaps(tensor, "reduce")
+        without_gaps(tensor, "reduce")
         given = self._collective("reduce", tensor, dst)
-        with _writing(tensor):
+        with writing(tensor):
             if self.get_rank() == dst:
-                tensor.copy_(_sum_of(given(), tensor))
+                tensor.copy_(sum_of(given(), tensor))
             elif tensor.is_floating_point():
                 tensor.fill_(torch.nan)
 
     def all_reduce(
-        self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
+        self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, group: None = None, async_op: bool = False
     ) -> Handle | None:
         """Give every rank the sum or mean of all tensors; with async_op when the handle's `wait()` has returned."""
+        _need_all(group)
         if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
             raise ValueError(f"this imitation of gloo sums and averages; not {op}")
-        _without_gaps(tensor, "all_reduce")
+        without_gaps(tensor, "all_reduce")
         given = self._collective("all_reduce", tensor)
         begun = tensor.detach().clone()
         what = self._name(f"all_reduce of {tensor.numel()} values")
 
         def finish() -> None:
             self.world.events.append((self.number, "waited"))
-            if not _same_bytes(tensor, begun):  # real ranks would add up whatever stands there by then
+            if not same_bytes(tensor, begun):  # real ranks would add up whatever stands there by then
                 raise ValueError(
                     f"the tensor of {what} was written to before its handle's wait() had returned"
                 )
-            with _writing(tensor):
-                total = _sum_of(given(), tensor)
+            with writing(tensor):
+                total = sum_of(given(), tensor)
                 tensor.copy_(total / self.get_world_size() if op == dist.ReduceOp.AVG else total)
 
         handle = Handle(self, what, finish)
@@ -251,34 +246,66 @@ class Imitation:
         handle.wait()
         return None
 
+    def all_reduce_coalesced(
+        self, tensors: Sequence[Tensor], op: Any = dist.ReduceOp.SUM, group: None = None
+    ) -> None:
+        """Give every rank the sums or means of all ranks' tensors, one by one."""
+        for tensor in tensors:
+            self.all_reduce(tensor, op, group)
+
+    def reduce_scatter_tensor(
+        self, output: Tensor, input: Tensor, op: Any = dist.ReduceOp.SUM, group: None = None
+    ) -> None:
+        """Give each rank its part of the sum or mean of all inputs. Raises ValueError for parts of another size."""
+        if input.numel() != output.numel() * self.get_world_size():
+            sizes = f"{input.numel()} values in {self.get_world_size()} parts of {output.numel()}"
+            raise ValueError(f"reduce_scatter_tensor can't cut {sizes}")
+        total = input.detach().clone()
+        self.all_reduce(total, op, group)
+        with writing(output):
+            output.copy_(total.view(self.get_world_size(), -1)[self.get_rank()].view_as(output))
+
     def all_gather(
-        self, tensor_list: Sequence[Tensor], tensor: Tensor, async_op: bool = False
+        self, tensor_list: Sequence[Tensor], tensor: Tensor, group: None = None, async_op: bool = False
     ) -> Handle | None:
         """Give every rank the tensors of all, into a list that it has made; with async_op as in all_reduce.
 
         Raises ValueError if they do not fit the list.
         """
+        _need_all(group)
         if len(tensor_list) != self.get_world_size():
             raise ValueError(
                 f"all_gather needs a list of {self.get_world_size()} tensors, not {len(tensor_list)}"
             )
         for place, part in enumerate(tensor_list):
             if (part.shape, part.dtype) != (tensor.shape, tensor.dtype):
-                both = (
-                    f"{list(part.shape)} in {_named(part)}, yours is {list(tensor.shape)} in {_named(tensor)}"
-                )
-                raise ValueError(f"all_gather: tensor {place} of the list is {both}")
+                theirs = f"{list(part.shape)} in {dtype_named(part)}"
+                ours = f"{list(tensor.shape)} in {dtype_named(tensor)}"
+                raise ValueError(f"all_gather: tensor {place} of the list is {theirs}, yours is {ours}")
         given = self._collective("all_gather", tensor)
 
         def finish() -> None:
             for own, part in zip(tensor_list, given(), strict=True):
-                with _writing(own):
+                with writing(own):
                     own.copy_(part)
 
         return self._begun_or_over(f"all_gather of {tensor.numel()} values", finish, async_op)
 
-    def barrier(self) -> None:
+    def all_gather_into_tensor(self, output_tensor: Tensor, input_tensor: Tensor, group: None = None) -> None:
+        """Give every rank the tensors of all, one behind the other in a tensor of that size."""
+        self.all_gather(
+            list(output_tensor.view(self.get_world_size(), *input_tensor.shape)), input_tensor, group
+        )
+
+    def all_gather_object(self, object_list: list[Any], obj: Any, group: None = None) -> None:
+        """Give every rank a copy of what each has, in a list that it has made."""
+        _need_all(group)
+        given = self._collective("all_gather_object", torch.zeros(0), held=[copy.deepcopy(obj)])()
+        object_list[:] = [copy.deepcopy(each) for [each] in given]
+
+    def barrier(self, group: None = None) -> None:
         """Wait for all ranks."""
+        _need_all(group)
         self._collective("barrier", torch.zeros(0))()
 
     def _peer(self, rank: int) -> int:
@@ -304,7 +331,7 @@ class Imitation:
 
     def _send(self, tensor: Tensor, dst: int, what: str) -> Handle:
         target = self._peer(dst)
-        _in_one_piece(tensor, what)
+        in_one_piece(tensor, what)
         world = self.world
         message = InTransit(tensor.detach())
         with world.changed:
@@ -324,19 +351,24 @@ class Imitation:
         def finish() -> None:
             with world.changed:
                 world.wait(self.number, f"{what} to rank {dst}", lambda: message.taken)
-            if not _same_bytes(tensor, begun):  # a real rank might have sent whatever stood there by then
+            if not same_bytes(tensor, begun):  # a real rank might have sent whatever stood there by then
                 raise ValueError(
                     f"the tensor of {name} was written to before its handle's wait() had returned"
                 )
 
         return Handle(self, name, finish)
 
-    def _collective(self, kind: str, tensor: Tensor, end: int | None = None) -> Callable[[], list[Tensor]]:
-        """Join the group's next collective; return what waits for the others and gives their tensors, by rank."""
+    def _collective(
+        self, kind: str, tensor: Tensor, end: int | None = None, held: Any = None
+    ) -> Callable[[], list[Any]]:
+        """Join the group's next collective; return what waits for the others and gives what they hold, by rank.
+
+        held: in place of the tensor.
+        """
         world = self.world
         number = self._count
         _end_a_loop(number, kind)
-        same = (tensor.numel(), _named(tensor), end)
+        same = (tensor.numel(), dtype_named(tensor), end)
         with world.changed:
             self._count += 1
             world.events.append((self.number, kind))
@@ -353,10 +385,10 @@ class Imitation:
                     raise ValueError(
                         f"collective {number}: rank {low} is in {ranks[low]}, rank {high} in {ranks[high]}"
                     )
-            call[self.number] = kind, same, tensor.detach().clone()
+            call[self.number] = kind, same, tensor.detach().clone() if held is None else held
             world.changed.notify_all()
 
-        def given() -> list[Tensor]:
+        def given() -> list[Any]:
             with world.changed:
                 waits_in = f"{kind}, its collective {number}"
                 world.wait(self.number, waits_in, lambda: len(call) == len(self._members))
@@ -373,46 +405,18 @@ def _end_a_loop(calls: int, what: str) -> None:
         )
 
 
-def _writing(tensor: Tensor) -> AbstractContextManager[object]:
-    """Return in what a tensor can be written to, as real ranks write to any, also to one of inference mode."""
-    return torch.inference_mode() if tensor.is_inference() else torch.no_grad()
-
-
-def _named(tensor: Tensor) -> str:
-    """Name a dtype without its module."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _same_bytes(one: Tensor, other: Tensor) -> bool:
-    """Say whether two tensors of a shape and dtype hold the same, NaN included."""
-    return torch.equal(one.detach().flatten().view(torch.uint8), other.flatten().view(torch.uint8))
-
-
-def _sum_of(parts: Sequence[Tensor], tensor: Tensor) -> Tensor:
-    """Return the sum of all ranks' tensors, in the shape of this one."""
-    return torch.stack([part.view_as(tensor) for part in parts]).sum(dim=0)
-
-
-def _without_gaps(tensor: Tensor, what: str) -> None:
-    """Raise TypeError for what is no tensor; ValueError for one whose values don't lie side by side."""
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{what} needs a tensor, and got {tensor!r}")
-    if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
-        raise ValueError("gloo adds up memory, and this tensor is a view with gaps: reduce a copy of it")
-
-
-def _in_one_piece(tensor: Tensor, what: str) -> None:
-    """Raise TypeError for what is no tensor; ValueError for a view with gaps, as gloo does: messages are memory."""
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{what} needs a tensor, and got {tensor!r}")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{what} of a view with gaps: tensors must be contiguous")
+def _need_all(group: object) -> None:
+    """Raise ValueError for a group that is not the one of all ranks."""
+    if group is not None:
+        raise ValueError(
+            f"this imitation of torch.distributed knows the group of all ranks alone, not {group!r}"
+        )
 
 
 def _call(kind: str, same: tuple[int, str, int | None]) -> str:
     """Name a collective as an error does; same: values, their dtype, and the rank from or to which they go."""
     size, dtype, end = same
-    values = "" if kind == "barrier" else f" of {size} {dtype} values"
+    values = "" if kind in ("barrier", "all_gather_object") else f" of {size} {dtype} values"
     direction = "to" if kind == "reduce" else "from"
     return f"{kind}{values}" + ("" if end is None else f" {direction} rank {end}")
 

@@ -262,17 +262,43 @@ def test_a_rank_that_calls_another_cell_is_told_all_that_it_has():
     assert "and has torch, nn and F" in check_rank_step(step_on_this_rank).message
 
 
-def gathering_objects(dist, replica, batch, learning_rate):
+def summing_in(call):
+    """A step that sums by another collective of torch's."""
+    return edited(summing_by_all_reduce, ("dist.all_reduce(grad)", call))
+
+
+def summing_by_all_reduce(dist, replica, batch, learning_rate):
     rows, labels = batch
-    replica.zero_grad()
+    world = dist.get_world_size()
     F.cross_entropy(replica(rows), labels).backward()
-    gathered = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, [weight.grad for weight in replica.parameters()])
+    for weight in replica.parameters():
+        grad = weight.grad
+        weight.grad = None
+        dist.all_reduce(grad)
+        weight.data -= learning_rate * grad / world
+
+
+BY_OBJECTS = "gathered = [None] * world; dist.all_gather_object(gathered, grad); grad = sum(gathered)"
+IN_ONE = "many = grad.new_empty(world, *grad.shape); dist.all_gather_into_tensor(many, grad); grad = many.sum(0)"
+BY_PARTS = (
+    "part = grad.new_empty(-(-grad.numel() // world))",
+    "whole = F.pad(grad.flatten(), (0, len(part) * world - grad.numel()))",
+    "dist.reduce_scatter_tensor(part, whole)",
+    "dist.all_gather_into_tensor(whole, part)",
+    "grad = whole[:grad.numel()].view_as(grad)",
+)
+
+
+@pytest.mark.parametrize("call", ["dist.all_reduce_coalesced([grad])", BY_OBJECTS, IN_ONE, "; ".join(BY_PARTS)])
+def test_a_sum_may_be_made_by_any_collective_of_torch(call):
+    assert check_rank_step(summing_in(call)), check_rank_step(summing_in(call))
 
 
 def test_a_call_that_the_imitated_dist_lacks_is_told_with_those_that_it_has():
-    message = check_rank_step(gathering_objects).message
-    assert "this imitation of torch.distributed has no all_gather_object; it has all_gather, all_reduce" in message
+    message = check_rank_step(summing_in("dist.all_to_all([grad], [grad])")).message
+    assert "this imitation of torch.distributed has no all_to_all; it has all_gather, all_gather_into_tensor" in message
+    message = check_rank_step(summing_in("dist.all_reduce(grad, group=dist.new_group([0]))")).message
+    assert "has no new_group" in message
 
 
 def summing_on_rank_0(dist, replica, batch, learning_rate):

@@ -155,6 +155,7 @@ check_worker = Exercise(
         ("works", "ValueError", "works", AHEAD),
         ("ValueError", "works", OFTEN),
         ("works", "works", TWO_WORKERS),
+        ("ValueError", "works", TWO_WORKERS),
         (NO_TASK,),
     ),
     praise="every answer, every error and the end are right in {count} runs",
@@ -205,7 +206,7 @@ check_worker = Exercise(
         "A lock that workers share lets one of them compute at a time.": worker_that(under_a_lock),
         "A function that calls itself for each error ends when Python has enough of it: a loop doesn't.": again,
         "Answer each task before you take the next: the scheduler may put no more until then.": at_the_end,
-        "The payload is all of sys.exc_info(), not only the error.": worker_that(
+        "With False comes all of sys.exc_info(), not only the error.": worker_that(
             told=lambda: sys.exc_info()[1]
         ),
         "Call sys.exc_info() inside the except, not behind it.": worker_that(told=lambda: (None, None, None)),

@@ -227,9 +227,12 @@ def _order_of(noted: list[int], m: int, n: int) -> str:
     """Say in which clock tasks were not put in the order of the partitions, "" if in none."""
     for k, clock in enumerate(clock_cycles(m, n)):
         wanted = [j for _, j in clock]
+        first = m * n - len(noted) + 1
+        numbers = [*range(first, first + len(clock))]
         put = [noted.pop(0) for _ in wanted]
         if put != wanted:
-            return f"in clock {k} tasks were put for the partitions {put}, in this order; expected {wanted}."
+            due = f"should be those of clock {k}, for the partitions {wanted}"
+            return f"the tasks put as numbers {numbers} {due}; they are for {put}."
     return ""
 
 

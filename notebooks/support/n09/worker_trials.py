@@ -11,7 +11,7 @@ from typing import Any
 
 from support.kit.threads import Aside
 from support.n09.answers import Worker
-from support.n09.trials import ProbeTask, Sight, awaited_answer, describe_answer, form_of
+from support.n09.trials import ERRORS, ProbeTask, Sight, awaited_answer, describe_answer, form_of
 
 AHEAD = "all are put before the first answer is taken"
 IDLE = "the first comes after a moment without tasks"
@@ -97,14 +97,20 @@ def _why_none(in_queue: SimpleQueue[Any], answer: Callable[[], object], task: Pr
 
 
 def _ask_two(worker: Worker, kinds: Sequence[str], patience: float) -> Sight:
-    """Let two workers serve a task each, which wait for each other."""
+    """Let two workers serve a task each, which wait for each other; if the first fails, the second ends behind it."""
     meeting = Barrier(2, timeout=patience / 2)
     tasks = [ProbeTask(f"task {number}", kind, meeting) for number, kind in enumerate(kinds)]
+    answered = Event()
+    if kinds[0] in ERRORS:
+        tasks[1].until = answered
     queues: list[tuple[SimpleQueue[Any], SimpleQueue[Any]]] = [(SimpleQueue(), SimpleQueue()) for _ in tasks]
     with Aside(*(partial(worker, *pair) for pair in queues)) as aside:
         for task, (in_queue, _) in zip(tasks, queues, strict=True):
             in_queue.put(task)
-        answers = [awaited_answer(out_queue, patience) for _, out_queue in queues]
+        answers = []
+        for _, out_queue in queues:
+            answers.append(awaited_answer(out_queue, patience))
+            answered.set()
         for in_queue, _ in queues:
             in_queue.put(None)
         aside.over(patience)

@@ -130,7 +130,7 @@ def clock_that_waits_once_too_often(tasks, in_queues, out_queues):
         (n09.check_worker, "A function that calls", "seen: False, the RecursionError of maximum recursion depth"),
         (n09.check_worker, "A task may count", "works, but bool(task) is False, works. Expected: True, task 1"),
         (n09.check_worker, "Answer each task", "seen: no answer to task 0 until None came"),
-        (n09.check_worker, "The payload is", "seen: an answer of another form: (False, ValueError)"),
+        (n09.check_worker, "With False comes", "seen: an answer of another form: (False, ValueError)"),
         (n09.check_worker, "Call sys.exc_info", "seen: an answer of another form: (False, (None, None, None))"),
         (n09.check_worker, "Without the traceback", "seen: False, its ValueError without a traceback"),
         (n09.check_worker, "A partition has one thread", "task 0 and its batch (computed in another thread)"),

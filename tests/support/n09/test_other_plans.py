@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+from support.built import Task
 from support.n09 import checks as n09
 from support.n09.answers import putting, run_plan, spawning, take
 from tests.support.n09.test_other_clocks import ended
@@ -31,6 +32,22 @@ def plan_of_other_batches(compute, batches, *rest, other):
 def plan_on_one_thread(*given):
     torch.set_num_threads(1)
     return run_plan(*given)
+
+
+def plan_by_data_flow(compute, batches, n, in_queues, out_queues):
+    values = list(batches)
+
+    def put(i, j):
+        in_queues[j].put(Task(None, compute=partial(compute, values[i], i, j)))
+
+    for i in range(len(values)):
+        put(i, 0)
+    for i in range(len(values)):
+        for j in range(n):
+            _, (_, values[i]) = out_queues[j].get()
+            if j + 1 < n:
+                put(i, j + 1)
+    return values
 
 
 def clock_that_puts_twice(tasks, in_queues, out_queues):
@@ -88,6 +105,11 @@ def spawn_by_a_pool_of_the_usual_size(devices):
             n09.check_run_plan,
             plan_on_one_thread,
             "cpu: compute ran with 1 thread an operation; where run_plan was called it is 3.",
+        ),
+        (
+            n09.check_run_plan,
+            plan_by_data_flow,
+            "put as numbers [2, 3] should be those of clock 1, for the partitions [0, 1]; they are for [0, 0].",
         ),
         (
             n09.check_spawn_workers,

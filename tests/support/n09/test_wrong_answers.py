@@ -430,7 +430,7 @@ def plan_that_remembers(compute, batches, n, *queues, known={}):  # noqa: B006  
         (n09.check_run_clock, clock_that_keeps_the_first_error_and_finalizes, "Take all answers before you finalize"),
         (n09.check_run_plan, plan_in_threads_of_its_own, "0 tasks went through the in_queues"),
         (n09.check_run_plan, plan_by_micro_batches, "An index is beyond its list"),
-        (n09.check_run_plan, plan_turned_round, "in clock 1 tasks were put for the partitions [1, 0]"),
+        (n09.check_run_plan, plan_turned_round, "those of clock 1, for the partitions [0, 1]; they are for [1, 0]"),
         (n09.check_devices, ["cuda", "cuda:0"], "5 devices are expected, one for each partition, not 2"),
         (n09.check_devices, ["cuda"] * 5, "a CPU is asked for among the devices"),
         (n09.check_devices, [], "5 devices are expected, one for each partition, not 0"),

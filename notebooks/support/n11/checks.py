@@ -115,7 +115,7 @@ FORKS = {
         "return grad_x, None",
         "return None, None",
     ),
-    "What ctx holds lives until the loss is dropped: a whole activation, for an edge that carries no data.": (
+    "That is a whole activation, for an edge that carries no data.": (
         "return x.detach(), torch",
         "ctx.x = x\n        return x.detach(), torch",
     ),

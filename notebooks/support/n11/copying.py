@@ -86,18 +86,11 @@ def _pretended(kind: type[PretendGPU]) -> Iterator[PretendGPU]:
 
 def fault_of_copy_wait(answer: Passages) -> str:
     """Look at a copy and a wait by themselves, then at trips there and back of one to three micro-batches."""
-    with _pretended(PretendGPU) as gpu:
-        fault = _fault_of_copy(answer, _Trip(gpu))
-    if fault:
-        return fault
-    with _pretended(PretendGPU) as gpu:
-        fault = _fault_of_wait(answer, _Trip(gpu))
-    if fault:
-        return fault
-    with _pretended(PretendGPU) as gpu:
-        fault = _fault_of_the_way_back(answer, _Trip(gpu))
-    if fault:
-        return fault
+    for fault_of in (_fault_of_copy, _fault_of_wait, _fault_of_the_way_back):
+        with _pretended(PretendGPU) as gpu:
+            fault = fault_of(answer, _Trip(gpu))
+        if fault:
+            return fault
     with _pretended(PretendGPU) as gpu:
         trip = _Trip(gpu)
         fault = _fault_of_copy_back(answer[0], trip) or _fault_of_wait_back(answer[1], trip)
@@ -296,10 +289,11 @@ def _input(value: float) -> Any:
 # ---- there and back
 
 
-def _there_and_back(answer: Passages, m: int, trip: _Trip) -> tuple[list[Tensor], Tensor]:
+def _there_and_back(answer: Passages, m: int, trip: _Trip) -> tuple[list[Tensor], list[Tensor]]:
     """Send micro-batches to the other device and back, each in the trip's next two copy streams.
 
-    Return the inputs, and the loss, which holds the graph.
+    With three copy streams they go back one by one, the first one first; otherwise in one backward, the last one first.
+    Return the inputs, and what went backward, which holds the graph.
     Nobody holds what is still on its way: the allocator may give away what it believes to be free.
     """
     copy, wait = answer
@@ -314,10 +308,11 @@ def _there_and_back(answer: Passages, m: int, trip: _Trip) -> tuple[list[Tensor]
         x = wait.apply(there, last, x)
         losses.append((x * ODD).sum())
         del x
-    loss = sum(losses[1:], losses[0])
+    roots = losses if trip.own == 3 else [sum(losses[1:], losses[0])]
     trip.backward_from = len(trip.operations)
-    loss.backward()
-    return inputs, loss
+    for root in roots:
+        root.backward()
+    return inputs, roots
 
 
 def _fault_of_the_way_back(answer: Passages, trip: _Trip) -> str:
@@ -346,7 +341,7 @@ def _fault_of_keeping(answer: Passages) -> str:
     """Say what is still in memory behind forward, or behind backward: what was copied, or what arrived."""
     with _pretended(PretendGPU) as gpu:
         trip = _Trip(gpu)
-        _, _loss = _there_and_back(answer, 1, trip)  # what a ctx keeps is there as long as the graph
+        _, _roots = _there_and_back(answer, 1, trip)  # what a ctx keeps is there as long as the graph
     at = trip.backward_from
     for when, new in (
         ("From forward to backward", trip.operations[:at]),

@@ -209,19 +209,15 @@ def _noting(saved: list[int]) -> saved_tensors_hooks:
 def _fault_of_what_is_kept(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
     """Say which of both holds what it got, or gave, until backward."""
     leaf = torch.ones(3, requires_grad=True)
-    handed_on = {
-        "MyFork": lambda x, phony: fork.apply(x)[0],
-        "MyJoin": join.apply,
-    }
-    for name, hand_on in handed_on.items():
+    for name in ("MyFork", "MyJoin"):
         array = np.ones(3, dtype=np.float32)
         memory = weakref.ref(array)
-        phony = fork.apply(leaf * 2)[1]
-        carrier = weakref.ref(phony)
         saved: list[int] = []
         with _noting(saved):
-            loss = hand_on(_Lent.apply(leaf, array), phony).sum()
-        del array, phony
+            x, phony = fork.apply(_Lent.apply(leaf, array))
+            loss = (x if name == "MyFork" else join.apply(x, phony)).sum()
+        carrier = weakref.ref(phony)
+        del array, x, phony
         if memory() is not None:
             return f"From forward to backward {name} keeps its tensor, and so its memory; it needs nothing of it there."
         if carrier() is not None or saved:

@@ -25,6 +25,14 @@ def test_streams_in_the_class_are_those_of_the_last_micro_batch(function):
     assert n11.check_copy_wait(*answer).status == "wrong"
 
 
+@pytest.mark.parametrize("function", [MyCopy, MyWait])
+def test_streams_on_a_stack_fit_only_one_order_of_backward(function):
+    kept = ("ctx.streams = prev_stream, next_stream", "STACK.append((prev_stream, next_stream))")
+    stacked = edited(function, kept, ("= ctx.streams", "= STACK.pop()"), names={"moved": moved, "STACK": []})
+    answer = [stacked if own is function else own for own in (MyCopy, MyWait)]
+    refused(n11.check_copy_wait(*answer), "find_races", "the last one")
+
+
 def test_ours_has_no_race_in_streams_of_their_own():
     assert n11.check_copy_wait(MyCopy, MyWait)
     assert not races_of(MyCopy, MyWait, 3, own=3)

@@ -141,6 +141,18 @@ def test_a_tie_that_keeps_a_tensor_is_refused(name, line, keeping):
 
 
 @pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("MyFork.phony = torch.empty(0)\n        return x.detach(), MyFork.phony", "MyFork keeps a tensor"),
+        ("MyFork.x = x\n        return x.detach(), torch.empty(0)", "MyFork keeps its tensor"),
+    ],
+)
+def test_what_the_class_of_fork_keeps_is_laid_on_nobody_else(given, says):
+    answer = edited((MyFork, MyJoin), ("return x.detach(), torch.empty(0, device=x.device)", given))
+    refused(n11.check_fork_join(*answer), says, "MyJoin keeps", "ctx")
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [
         ("return x.detach()\n", "return x.add_(0)\n"),

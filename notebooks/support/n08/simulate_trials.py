@@ -65,14 +65,19 @@ def _tries() -> Iterator[tuple[Orders, Any, float]]:
 
 
 def _by_dice(dice: random.Random) -> Orders:
-    """Return orders that can run: whatever can be done next somewhere is drawn by lot, recomputing now and then."""
-    m = dice.randint(1, 4)
+    """Return orders that can run: whatever can be done next somewhere is drawn by lot, recomputing now and then.
+
+    Micro-batches may have any numbers, and half of the orders stop early.
+    """
+    numbers = dice.sample(range(40), dice.randint(1, 4))
     n = dice.randint(1, 4)
     orders: list[list[Task]] = [[] for _ in range(n)]
     done: set[tuple[str, int, int]] = set()
-    while len(done) < 2 * m * n:
+    tasks = 2 * len(numbers) * n
+    until = dice.choice((tasks, dice.randint(1, tasks)))
+    while len(done) < until:
         able = []
-        for kind, i, j in product("FB", range(m), range(n)):
+        for kind, i, j in product("FB", numbers, range(n)):
             needed = needed_by(kind, i, j, n)
             if (kind, i, j) not in done and (needed is None or needed in done):
                 able.append((kind, i, j))
@@ -187,8 +192,8 @@ def _fault_of_deadlock(answer: Callable[..., Any], orders: Orders, waiting: list
     return f"{where} your code returned {plural(len(got), 'end')} instead of raising RuntimeError."
 
 
-#: A task as it may be named: F2, F 2, ('F', 2); 1F1B is none.
-_NAMED = re.compile(r"(?<![A-Za-z])([FB])[\W_]{0,4}(\d+)(?![A-Za-z])")
+#: A task as it may be named: F2, F 2, ('F', 2), also in B0F2; 1F1B is none.
+_NAMED = re.compile(r"(?<![A-Za-z])([FB])[\W_]{0,4}(\d+)(?![AC-EG-Za-z]|[BF](?!\d))")
 
 
 def _fault_of_names(named: list[tuple[str, str]], waiting: list[str]) -> str:

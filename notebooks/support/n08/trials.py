@@ -231,6 +231,8 @@ def machines() -> list[tuple[Any, ...]]:
         (gpipe, _free(two), 2, 0.75),
         (turn_early, _free(two), 2, 0.0),
         (only_forwards, _free({1: (9.0, 0.1), 2: (4.0, 5.0), 4: (3.0, 3.0)}), 2, 1.0),
+        (gpipe, {1: (1.0, 1.0, 1.0), 2: (1.0, 1.003, 0.0)}, 2, 1.0),  # 6 and 6.009
+        (gpipe, {1: (1.0, 1.0, 1.0), 2: (1.0, 0.997, 0.0)}, 2, 1.0),  # 6 and 5.991
     ]
     for unit in (1e-9, 1e12):  # 12, 9 and 15 units
         asked.append(

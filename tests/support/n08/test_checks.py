@@ -384,6 +384,12 @@ def test_memory_may_be_left_out():
     assert "memory" in verdict.message
 
 
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_a_message_that_counts_more_or_less_than_once_is_noticed(factor):
+    verdict = n08.check_best_m(chosen(lambda m, times: (*times[:2], factor * times[2])))
+    assert "for GPipe, seconds = {1: (1.0, 1.0, 1.0), 2: (1.0, " in verdict.message
+
+
 def test_times_that_are_read_wrongly_or_added_up_are_told_so_and_not_that_ranks_wait():
     assert n08.check_best_m(chosen(lambda m, times: times))
     last_end = "The last end is the whole step: multiply nothing, and add up no ends."

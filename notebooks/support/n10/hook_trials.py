@@ -8,7 +8,7 @@ import gc
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -151,7 +151,7 @@ def _fault_of_memory(answer: Callable[..., Any]) -> str:
             return f"after forward {kept // 1024} KiB are alive beside inputs and output (each 64 KiB)."
         if left > SLACK:
             how = "backward(retain_graph=True)" if keeps_graph else "backward"
-            return f"after {how} {left // 1024} KiB of the second forward are still alive."
+            return f"after {how} {left // 1024} KiB are still alive beside inputs and output."
     if peak > without + 64 * 1024 + SLACK:  # one tensor more may be on its way
         return f"at the peak {peak // 1024} KiB are alive, and without a checkpoint {without // 1024}."
     return ""
@@ -199,6 +199,22 @@ def _fault_of_a_funnel(answer: Callable[..., Any]) -> str:
             f"at the peak {peaks[1] // 1024} KiB are alive, and without a checkpoint {peaks[0] // 1024}. "
             "Do you let go of each tensor when you hand it out?"
         )
+    return ""
+
+
+def _fault_of_copies(answer: Callable[..., Any]) -> str:
+    """Train a function that saves all its inputs, three of them data: whoever runs it on copies holds them beside."""
+    peaks = list[int]()
+    for call in (_plain, answer):
+        inputs = [*_inputs(), *_inputs(require=(False, False)), torch.ones(ROWS, WIDTH)]
+        for x in inputs[:2]:
+            x.grad = torch.zeros_like(x)
+        with LiveTensors() as live:
+            call(lambda *factors: reduce(torch.mul, factors).tanh(), *inputs).sum().backward()
+        peaks.append(live.peak)
+    if peaks[1] > peaks[0] + inputs[0].nbytes + SLACK:
+        told = f"at the peak {peaks[1] // 1024} KiB are alive, and without a checkpoint {peaks[0] // 1024}"
+        return f"a function that saves its five inputs: {told}."
     return ""
 
 
@@ -320,8 +336,10 @@ def _fault_of_two_states(answer: Callable[..., Any]) -> str:
 
 def fault_of_one_function(call: Callable[..., Any]) -> str:
     """Checkpoint one function twice, as two micro-batches do: each must draw again what it drew itself, or nothing."""
-    inputs = [torch.ones(64, requires_grad=True) for _ in range(4)]
-    drops = nn.Dropout(0.5), nn.Dropout(0.5).eval()
+    inputs = [torch.ones(64, requires_grad=True) for _ in range(6)]
+    frozen = nn.Sequential(nn.Dropout(0.5)).eval()
+    frozen[0].train()  # in evaluation, and it draws
+    drops = nn.Dropout(0.5), nn.Dropout(0.5).eval(), frozen
     outputs = [call(drop, x) for drop, x in zip(drops * 2, inputs, strict=True)]
     state = torch.get_rng_state()
     torch.cat(outputs).sum().backward()
@@ -401,7 +419,8 @@ def fault_of_hooks(answer: Any) -> str:
         or _fault_of_a_row(answer)
         or _fault_of_two_states(answer)
         or fault_of_one_function(answer)
-        or _fault_of_a_lost_output(answer)
         or _fault_of_a_funnel(answer)
+        or _fault_of_copies(answer)
         or fault_behind_an_error(answer)
+        or _fault_of_a_lost_output(answer)  # last: it collects garbage, which takes longer than all else
     )

@@ -272,7 +272,7 @@ def runs_twice_in_forward(function, *inputs):
         (keeps_the_tensors, "ran once, in forward"),
         (one_flag, "another dropout mask"),
         (from_the_end, "backward"),
-        (with_a_list, "after backward(retain_graph=True) 464 KiB of the second forward are still alive"),
+        (with_a_list, "after backward(retain_graph=True) 464 KiB are still alive beside inputs and output"),
         (hands_out_copies, "at the peak 1424 KiB are alive"),
         (by_the_seed, "the second forward drew another dropout mask"),
         (late_state, "the second forward drew another dropout mask"),
@@ -281,8 +281,8 @@ def runs_twice_in_forward(function, *inputs):
         (at_the_last_number, "two equal steps of a Linear"),
         (first_in_a_fork, "after forward the random state is another one than without a checkpoint"),
         (state_that_moves_on, "a later backward through a kept graph drew another dropout mask"),
-        (keeps_what_it_found, "after backward 464 KiB of the second forward are still alive"),
-        (remembers_the_last, "64 KiB of the second forward are still alive"),
+        (keeps_what_it_found, "after backward 464 KiB are still alive beside inputs and output"),
+        (remembers_the_last, " 64 KiB are still alive beside inputs and output"),
         (rounds, "the gradient is off by 0.1%"),
         (runs_twice_in_forward, "in forward the function ran 2 times; once is enough"),
         (built.MyCheckpoint.apply, "so backward can't begin"),
@@ -312,3 +312,24 @@ def test_exercise_1_in_its_place_is_told_why_backward_cannot_begin():
         ("    with saved", "    with torch.set_grad_enabled(any(x.requires_grad for x in inputs)), saved"),
     )
     assert "autograd function" not in n10.check_hook_checkpoint(without).message
+
+
+def test_whoever_hangs_the_second_forward_on_a_leaf_is_not_told_that_it_is_still_alive():
+    def on_a_leaf(function, *inputs):
+        """Go backward in a hook of the output, which is a leaf and gets a gradient of its own."""
+        random_state = torch.get_rng_state()
+        with torch.no_grad():
+            y = function(*inputs)
+
+        def again(gradient):
+            with torch.random.fork_rng(devices=[]), torch.enable_grad():
+                torch.set_rng_state(random_state)
+                output = function(*inputs)
+            output.backward(gradient)
+
+        y.requires_grad_().register_hook(again)
+        return y
+
+    verdict = n10.check_hook_checkpoint(on_a_leaf)
+    assert verdict.status == "wrong"
+    assert "of the second forward" not in verdict.message

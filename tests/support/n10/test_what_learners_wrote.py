@@ -78,6 +78,12 @@ KEEPS_THE_OUTPUT = apply(
         "output = function(*inputs)\n        ctx.output = output.detach()\n        return output",
     )
 )
+STATE_IN_TRAINING_ALONE = apply(
+    (
+        "torch.set_rng_state(ctx.random_state)",
+        "getattr(ctx.function, 'training', 1) and torch.set_rng_state(ctx.random_state)",
+    ),
+)
 WEIGHTS_OF_MODULES_ALONE = apply(
     (
         "(output, gradient)",
@@ -147,6 +153,7 @@ LEAVES_THAT_ADD_UP = apply(
         (GRAPH_IN_FORWARD, "in forward the function ran with gradients on"),
         (apply_with_states({}), "one function in two checkpoints"),
         (FORKS_IN_TRAINING_ALONE, "the random state behind backward is another one than before it"),
+        (STATE_IN_TRAINING_ALONE, "one function in two checkpoints, as for two micro-batches: a second forward drew"),
         (BEGINS_AT_ZERO, "the second leaves another .grad than twice the first's"),
         (BEGINS_WITHOUT_GRADIENTS, "the second leaves another .grad than twice the first's"),
         (TRAINS_THE_SECOND_TIME, "a second forward drew another dropout mask"),
@@ -269,6 +276,10 @@ DRAWS_AGAIN_IN_MODULES_ALONE = hooks(
 )
 
 
+def runs_again_on(copies):
+    return hooks(("            function(*inputs)\n        again", f"            function(*{copies})\n        again"))
+
+
 def keeps_those(that):
     keep = "lambda tensor: tensor if " + that + " else "
     return hooks(
@@ -355,6 +366,9 @@ STATES_BY_FUNCTION = edited(
         (ALL_REQUIRE_IF_ONE_DOES, "in the second forward not the same inputs require a gradient as in the first"),
         (lambda function, *inputs: function(*inputs).detach().requires_grad_(), "the first input has no gradient"),
         (PUTS_BACK_WITHOUT_FINALLY, "an error in the second forward, and the random state is another one than before"),
+        (runs_again_on("[x.clone() for x in inputs]"), "a function that saves its five inputs: at the peak"),
+        (runs_again_on("[x if x.requires_grad else x.clone() for x in inputs]"), "saves its five inputs: at the peak"),
+        (runs_again_on("[x.clone() if x.requires_grad else x for x in inputs]"), "saves its five inputs: at the peak"),
         (DRAWS_AGAIN_IN_MODULES_ALONE, "the second forward drew another dropout mask than the first"),
         (stops_at_the_one_that_was_asked, "ran 3 times in forward and backward"),
     ],

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from operator import index
 from typing import Any
 
@@ -18,6 +19,7 @@ from support.kit.values import NO_RETURN
 PASS = "list"
 LENGTH = "len"
 BEGIN = "begin a pass"
+ONE = "take one index"
 REST = "list the pass begun"
 SET = "set_epoch"
 OTHER = "make another sampler otherwise and tell it epoch 7"
@@ -156,6 +158,8 @@ class _Life:
         if action == BEGIN:
             self._begun = self._sampler.__iter__()
             return ITSELF if self._begun is self._sampler else ...
+        if action == ONE:
+            return _indices(itertools.islice(self._begun, 1))
         if action == LENGTH:
             return _length(self._sampler.__len__())
         if action == ALONE:
@@ -179,8 +183,10 @@ def _indices(passed: Any) -> Any:
     if not isinstance(passed, Iterator):
         return f"a {type(passed).__name__}, which is no iterator: return iter(share)"
     found = list(itertools.islice(passed, 100))  # an endless one ends
-    odd = [type(index).__name__ for index in found if not isinstance(index, int)]
-    return f"indices of type {odd[0]} (.tolist() makes a tensor Python's numbers)" if odd else found
+    odd = [type(item).__name__ for item in found if not isinstance(item, Integral)]
+    if odd:
+        return f"indices of type {odd[0]} (.tolist() makes a tensor Python's numbers)"
+    return [*map(index, found)]
 
 
 def _made(kind: Any, dataset: OnlyLong, made: dict[str, Any], how: str = "") -> Any:

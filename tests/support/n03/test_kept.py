@@ -152,8 +152,43 @@ def test_a_length_that_len_refuses_is_refused(rounded):
     assert re.search(r"got a float(64)?, which len\(\) refuses: a length is an int", verdict.message), verdict
 
 
-def test_a_length_may_be_anything_that_len_takes():
-    assert n03.check_sampler(written(__len__=lambda self: numpy.int64(Written.__len__(self))))
+def test_a_length_may_be_anything_that_len_takes_and_an_index_any_whole_number():
+    methods = dict(
+        __len__=lambda self: numpy.int64(Written.__len__(self)),
+        __iter__=lambda self: map(numpy.int64, Written.__iter__(self)),
+    )
+    assert n03.check_sampler(written(**methods))
+
+
+def one_place(self):
+    """Has a list for each pass, and one place in it for all passes, set when the first index is asked for."""
+    own = [*Written.__iter__(self)]
+
+    def walked():
+        self.place = 0
+        while self.place < len(own):
+            yield own[self.place]
+            self.place += 1
+
+    return walked()
+
+
+def one_list_from_the_first_index_on(self):
+    own = [*Written.__iter__(self)]
+
+    def walked():
+        self.own = own
+        for place in range(len(own)):
+            yield self.own[place]
+
+    return walked()
+
+
+@pytest.mark.parametrize("passed", [one_place, one_list_from_the_first_index_on])
+def test_a_pass_that_has_given_an_index_goes_on_whatever_comes_between(passed):
+    verdict = n03.check_sampler(written(__iter__=passed))
+    assert not verdict
+    assert "take one index, set_epoch(1), list, list the pass begun" in verdict.message, verdict
 
 
 def test_torchs_global_generator_is_left_alone_also_where_nothing_is_shuffled():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from support.n03 import checks as n03
-from tests.support.n03.answers import Written, share, written
+from tests.support.n03.answers import Written, in_order, share, written
 
 
 def rounded_down(order, world_size, rank, drop_last=False):
@@ -98,6 +98,19 @@ def as_they_arrived(gathered, size):
     return [answer for batch in gathered for own in batch for answer in own]
 
 
+def repeats_taken_off(gathered, size):
+    """Takes off what equals the first answer, from the end."""
+    answers = in_order(gathered, None)
+    while len(answers) > 1 and answers[-1] == answers[0]:
+        answers.pop()
+    return answers
+
+
+def one_taken_off(gathered, size):
+    answers = in_order(gathered, None)
+    return answers if len(answers) == size else answers[:-1]
+
+
 @pytest.mark.parametrize(
     "check, answer, said, not_said",
     [
@@ -111,6 +124,8 @@ def as_they_arrived(gathered, size):
         ("check_sampler", written(__iter__=read_through_itself), "Give each pass a list of its own", "new"),
         ("check_sampler", DropsInItsLengthAlone, "drop_last has no effect on what is given out", "no effect:"),
         ("check_in_order", as_they_arrived, "still in the order of arrival: a batch", "cut"),
+        ("check_in_order", repeats_taken_off, "the padding is still there", "each batch"),
+        ("check_in_order", one_taken_off, "the padding is still there", "each batch"),
         ("check_share", rounded_down, "Without drop_last you round down", "nearest"),
         ("check_share", the_wrong_way_round, "drop_last is the wrong way round", "nearest"),
         ("check_share", padded_backwards, "and 50 stands at position 1", "its own first index"),

@@ -78,6 +78,8 @@ def nested() -> Iterator[tuple[str, nn.Sequential, list[nn.Module]]]:
     for _ in range(20):
         deep = nn.Sequential(deep, b)
     yield "Sequentials twenty levels deep", deep, [a, relu, *[b] * 20]
+    others = [residual, doubled, b]
+    yield "a residual layer and a subclass inside a Sequential", nn.Sequential(nn.Sequential(*others)), others
     row = [relu] * 8
     yield (
         "eleven layers, the second one a Sequential",
@@ -147,6 +149,8 @@ def costs_to_try() -> Iterator[tuple[list[float], int]]:
     yield [4 / 1024, 3 / 1024, 3 / 1024, 2 / 1024, 1 / 1024], 3
     yield [3.5, 1.25, 2.25, 0.5, 3.0], 3
     yield [9_000_000_003, 5, 9_000_000_000], 2  # nanoseconds
+    yield [1.0, 5 / 2**30, 1 + 3 / 2**30], 2  # seconds of more digits than a float32 has
+    yield [1 + 3 / 2**30, 5 / 2**30, 1.0], 2
     chance = random.Random(0)
     for unit in (2**10, 2**34) * 5:  # milliseconds, and fractions of a nanosecond
         layers = chance.randint(2, 12)

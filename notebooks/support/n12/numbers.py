@@ -177,6 +177,8 @@ def _fault_of_pair(wrapped: _Wrapped) -> tuple[str, Tensor]:
             why = "begins with another seed than the first one"
             if seeds[0] == seeds[-1]:
                 why = "does not begin where the first one began: a generator that was used stands elsewhere"
+            if seeds[-1] is None:
+                why = "has no generator of its own, and draws from that of the process"
             return f"{where}, the {which}, {why}.", first
     return "", first
 

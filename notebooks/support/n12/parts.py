@@ -1,4 +1,4 @@
-"""What the partitions of a MiniGPipe have to be: the layers themselves, cut as the balance says."""
+"""What the partitions of a MiniGPipe have to be, and what comes out of them for tuples, and for two batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fault_of_parts(model: Any, balance: Sequence[int], layers: Sequence[nn.Modul
     return ""
 
 
-def fault_of_a_nest(answer: Callable[..., Any]) -> str:
+def _fault_of_a_nested_sequential(answer: Callable[..., Any]) -> str:
     """Say whether a nested Sequential is opened: in a balance it counts as one layer."""
     layers = [nn.Sequential(nn.Linear(1, 1), nn.ReLU()), nn.Linear(1, 1)]
     balance = [1, 1]
@@ -58,24 +58,53 @@ class _Two(nn.Module):
         return x, x * self.weight
 
 
-def fault_of_two_tensors(answer: Callable[..., Any]) -> str:
-    """Say whether forward returns other than the layers, which make two tensors of one, or moves gradients."""
-    layers = nn.Sequential(nn.Identity(), _Two())
-    weight = layers[1].weight
+def fault_of_nests(answer: Callable[..., Any]) -> str:
+    """Say whether a nested Sequential is opened, or forward returns another tuple than the layers."""
     x = torch.arange(4.0).reshape(4, 1)
-    told = "with a last layer that makes two tensors of one"
+    return (
+        _fault_of_a_nested_sequential(answer)
+        or _fault_of_a_tuple(answer, "a last layer that makes two tensors of one", _Two(), x)
+        or _fault_of_a_tuple(answer, "a tuple of one tensor", nn.Identity(), (x,))
+        or _fault_of_a_tuple(answer, "a tuple of three tensors", nn.Identity(), (torch.arange(4), x, -x))
+    )
+
+
+def _fault_of_a_tuple(answer: Callable[..., Any], what: str, last: nn.Module, batch: Any) -> str:
+    """Say whether forward returns other than the layers, or moves gradients."""
+    layers = nn.Sequential(nn.Identity(), last)
+    told = f"with {what}"
     with in_case(told):
         model = answer(layers, [1, 1], 2)
-        weight.grad = torch.tensor(1.0)
-        output = model(x)
-    if not isinstance(output, tuple) or len(output) != 2:
-        return (
-            f"{told}: the layers return a tuple of two tensors, and forward returned {type(output).__name__}."
-        )
-    if not all(
-        isinstance(y, Tensor) and torch.equal(y, right) for y, right in zip(output, layers(x), strict=True)
-    ):
+        for weight in layers.parameters():
+            weight.grad = torch.tensor(1.0)
+        output = model(batch)
+    right = layers(batch)
+    if not isinstance(output, tuple) or len(output) != len(right):
+        kind = f"a tuple of {len(output)}" if isinstance(output, tuple) else type(output).__name__
+        return f"{told}: the layers return a tuple of {len(right)}, and forward returned {kind}."
+    if not all(isinstance(y, Tensor) and torch.equal(y, z) for y, z in zip(output, right, strict=True)):
         return f"{told}: the output is not that of the layers."
-    if weight.grad is None or weight.grad.item() != 1:
+    if any(weight.grad is None or weight.grad.item() != 1 for weight in layers.parameters()):
         return f"{told}: the gradients that were there before are changed: forward is to leave them."
+    return ""
+
+
+def fault_of_a_later_batch(answer: Callable[..., Any]) -> str:
+    """Say whether a batch that goes backward behind the forward of another one goes through what that one left."""
+    layers = [nn.Linear(1, 1, bias=False) for _ in range(2)]
+    for layer in layers:
+        nn.init.ones_(layer.weight)
+    told = "in backward behind the forward of another batch"
+    with in_case(told):
+        model = answer(nn.Sequential(*layers), [1, 1], 4, "always")
+        inside = model.layer
+        model.layer = lambda i, j: lambda x: inside(i, j)(2 * x)
+        output = model(torch.ones(8, 1))
+        model.layer = lambda i, j: lambda x: inside(i, j)(3 * x)
+        model(torch.ones(2, 1))
+        output.sum().backward()
+    for j, layer in enumerate(layers):
+        if layer.weight.grad is None or layer.weight.grad.item() != 32:
+            slope = "None" if layer.weight.grad is None else f"{layer.weight.grad.item():g}"
+            return f"{told}: the gradient of partition {j} is {slope}, not 32."
     return ""

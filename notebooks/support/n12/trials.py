@@ -28,7 +28,7 @@ from support.kit.values import NO_RETURN
 from support.n12.asked import AskedForLayers, fault_of_an_interrupt, fault_of_ties_elsewhere
 from support.n12.given import with_checkpoint
 from support.n12.order import fault_of_dictionaries, fault_of_the_graph
-from support.n12.parts import fault_of_a_nest, fault_of_parts, fault_of_two_tensors
+from support.n12.parts import fault_of_a_later_batch, fault_of_nests, fault_of_parts
 
 
 @dataclass
@@ -225,7 +225,7 @@ def fault_of_pipeline(
     fault = unheld or fault_of_ties_elsewhere(answer, patience)
     if fault or not asks:
         return fault
-    return fault_of_a_nest(answer) or fault_of_two_tensors(answer) or fault_of_an_interrupt(answer, patience)
+    return fault_of_nests(answer) or fault_of_a_later_batch(answer) or fault_of_an_interrupt(answer, patience)
 
 
 def _fault_of_case(answer: Pipe, case: Case, watch: Watch, patience: float, asks: bool) -> str:

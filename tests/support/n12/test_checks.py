@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_leaves
 from lib.pipeline import is_recomputing
 from support import built
 from support.kit.mistakes import edited
+from support.kit.raised import InCaseError
 from support.n12 import checks as n12
-from support.n12 import guesses, trials
+from support.n12 import guesses, parts, trials
 from support.n12.given import Partitioned, tie, with_checkpoint
 from support.n12.solved import MiniGPipe, Numbers, make_task, run_pipeline
 from tools.project import ROOT
@@ -176,6 +177,42 @@ def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, old, new, says
     verdict = n12.check_mini(edited(MiniGPipe, (old, new), names={"deepcopy": deepcopy}))
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+@pytest.mark.parametrize(
+    "new, says",
+    [
+        (
+            "[x[0] if isinstance(x, tuple) and len(x) == 1 else x for x in scatter(x, self.chunks)]",
+            "with a tuple of one tensor: the layers return a tuple of 1, and forward returned Tensor.",
+        ),
+        (
+            "[x[:2] if isinstance(x, tuple) else x for x in scatter(x, self.chunks)]",
+            "with a tuple of three tensors: the layers return a tuple of 3, and forward returned a tuple of 2.",
+        ),
+        (
+            "[x[::-1] if isinstance(x, tuple) else x for x in scatter(x, self.chunks)]",
+            "with a tuple of three tensors: the output is not that of the layers.",
+        ),
+    ],
+)
+def test_tuples_of_one_and_of_three_come_out_as_the_layers_return_them(new, says):
+    assert parts.fault_of_nests(edited(MiniGPipe, ("scatter(x, self.chunks)", new))) == says
+
+
+LOOKED_UP = [
+    ("layer = self.layer(i, j)", "self.kept[i, j], layer = self.layer(i, j), self.inside(i, j)"),
+    ("    def forward", "    def inside(self, i, j):\n        return lambda x: self.kept[i, j](x)\n\n    def forward"),
+]
+
+
+def test_a_recompute_that_takes_what_another_batch_has_left_is_told():
+    goes_on = edited(MiniGPipe, *LOOKED_UP, ("m, n = len", "self.__dict__.setdefault('kept', {})\n        m, n = len"))
+    said = parts.fault_of_a_later_batch(goes_on)
+    assert said.endswith("behind the forward of another batch: the gradient of partition 0 is 40, not 32.")
+    begins_anew = edited(MiniGPipe, *LOOKED_UP, ("m, n = len", "self.kept = {}\n        m, n = len"))
+    with pytest.raises(InCaseError, match="in backward behind the forward of another batch"):
+        parts.fault_of_a_later_batch(begins_anew)
 
 
 def test_workers_that_outlive_an_interrupt_are_told():

@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 import numpy
 import pytest
+import torch
 from torch import nn
 
 from lib.pipeline import flatten_sequential
@@ -63,6 +64,27 @@ def test_who_goes_into_every_layer_and_names_each_place_is_not_told_of_modules()
     message = n12.check_flatten(every_place).message
     assert "for a residual layer" in message
     assert "names it once" not in message
+
+
+@pytest.mark.parametrize(
+    "opens", [lambda x: isinstance(x, nn.Sequential), lambda x: not isinstance(x, nn.Linear) and len([*x.children()])]
+)
+def test_who_tells_layers_apart_on_the_first_level_only_is_told(opens):
+    def inside(layer):
+        return [x for below in layer.children() for x in inside(below)] if opens(layer) else [layer]
+
+    def first_level(module):
+        layers = []
+        for layer in module:
+            if type(layer) is nn.Sequential:
+                layers += [x for below in layer for x in inside(below)]
+            else:
+                layers.append(layer)
+        return nn.Sequential(*layers)
+
+    message = n12.check_flatten(first_level).message
+    assert "inside a Sequential, ['Residual', 'DoubledSequential', 'Linear'] is expected" in message
+    assert "open only what is an nn.Sequential itself" not in message
 
 
 def test_a_layer_that_comes_twice_in_a_row_and_an_identity_are_layers():
@@ -316,6 +338,8 @@ def test_equal_numbers_are_known_whoever_gets_the_rest():
         (lambda costs, n: (partition(costs, n), costs.clear())[0], "the list of costs was changed"),
         (by_halves_of_whole_numbers, "is possible"),
         (by_share, "costs 9000000008; 9000000005 is possible"),
+        (lambda costs, n: partition(torch.tensor(costs).tolist(), n), "is possible"),
+        (lambda costs, n: partition(torch.tensor(costs[::-1]).tolist(), n)[::-1], "is possible"),
     ],
 )
 def test_other_wrong_cuts_are_told_what_is_seen(answer, says):

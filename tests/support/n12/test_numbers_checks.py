@@ -379,12 +379,13 @@ def test_the_check_leaves_torchs_generator_as_it_was():
             "the layer has moved the generator of the whole process",
         ),
         ("return layer(x)", "return layer(x, i)", "your code raised TypeError"),
+        ("with d", "if again():\n                return layer(x)\n            with d", "from that of the process."),
         ("return layer(x)", "return layer(x.detach())", "the output has lost its way back to x"),
         ("return layer(x)", "return (layer(x), layer(x))[0]", "the layer was called 2 ×, not once"),
     ],
 )
 def test_other_wrong_numbers_are_told_what_is_seen(old, new, says):
-    verdict = n12.check_numbers(edited(Numbers, (old, new), names={"cache": cache}))
+    verdict = n12.check_numbers(edited(Numbers, (old, new), names={"cache": cache, "again": is_recomputing}))
     assert verdict.status == "wrong"
     assert says in verdict.message
 

@@ -218,12 +218,17 @@ def written(rows: Sequence[str]) -> Iterator[str]:
 
 def held_and_most(make: Callable[[], Any]) -> tuple[Any, int, int]:
     """Return what `make` returns, the bytes that stay, and the most that there were at a time."""
+    gc.freeze()  # what is there already need not be gone through
     tracemalloc.start()
     try:
         result = make()
-        return result, *tracemalloc.get_traced_memory()
+        _, most = tracemalloc.get_traced_memory()
+        gc.collect()  # Python keeps tuples that are gone for later use until then
+        stays, _ = tracemalloc.get_traced_memory()
+        return result, stays, most
     finally:
         tracemalloc.stop()
+        gc.unfreeze()
 
 
 def positions(path: str) -> dict[int, int]:

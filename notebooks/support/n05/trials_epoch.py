@@ -171,21 +171,24 @@ class _Loads(_Noted):
         self.outlived = 0
         self.handed: list[weakref.ref[_Row]] = []
         self.kept = 0  # rows of earlier loads
+        self.packed: weakref.ref[Any] | None = None  # all rows of the last load
+        self.held = False  # whether they were there at the next one
         self.first = weakref.ref(self)  # a copy of this dataset has it, too
         self.beside = False  # whether a copy has other rows while the first has some
 
     def load(self, epoch: int, mini_epoch: int) -> None:
         self.loads.append(mini_epoch)  # at once: it may be in a thread
+        self.rows = None
         gc.collect()
+        self.held |= self.packed is not None and self.packed() is not None
         objects = gc.get_objects()
-        loaders = sum(issubclass(type(one), DataLoader) and one.dataset is self for one in objects)
-        iterators = sum(
-            issubclass(type(one), _BaseDataLoaderIter) and one._dataset is self for one in objects
-        )
+        loaders = sum(issubclass(type(one), DataLoader) for one in objects)
+        iterators = sum(issubclass(type(one), _BaseDataLoaderIter) for one in objects)
         self.outlived = max(self.outlived, loaders, iterators)
         self.kept = max(self.kept, sum(row() is not None for row in self.handed))
         self.read = 0
         MyRankDataset.load(self, epoch, mini_epoch)
+        self.packed = weakref.ref(self.rows)
 
     def __getitem__(self, i: int) -> Any:
         self.read += 1
@@ -234,6 +237,11 @@ def _fault_of_loads(answer: Any, parts: int) -> str:
     if dataset.beside:
         return (
             f"{case}: a copy has rows of its own beside those of the dataset: there is memory for one load."
+        )
+    if dataset.held:  # by a copy of the dataset, or by a name
+        return (
+            f"{case}: the rows of an earlier mini-epoch are still held when another one is loaded: there is memory for "
+            "the rows of one."
         )
     if dataset.outlived > 1:  # one may still have a name
         return (

@@ -1,4 +1,4 @@
-"""Datasets of a rank and loops over loaders that keep all of the contract but one clause, and what each is told."""
+"""Datasets and loops over loaders that keep all of the contract but one clause, and what each is told."""
 
 import pytest
 
@@ -21,6 +21,8 @@ IN_PARTS = """
         return MyPacked([rows[place] for place in back])
 
     def __len__"""
+OPEN = "self.bounds, self.file = bounds, os.open(path, os.O_RDONLY)"
+PREAD = "return os.pread(self.file, end - 1 - begin, begin).decode()"
 ANSWERS = {  # the exercise, what is said, (old, new, …)
     "items are bytes": ("rank_dataset", "item 0 should be", ("return self.rows[i]", "return self.rows[i].encode()")),
     "items without the spaces at their ends": (
@@ -112,6 +114,42 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             f"    kept = []\n{LOOP}",
             DEAL,
             "for batch in DataLoader(dataset, **options): kept.append([*batch]); yield batch",
+        ),
+    ),
+    "the bytes of the last row are where every thread puts them": (
+        "file",
+        "row 17 stands in an attribute after it has been read: keep no row.",
+        (PREAD, "self.text = os.pread(self.file, end - 1 - begin, begin); return self.text.decode()"),
+    ),
+    "one buffer for all threads": (
+        "file",
+        "row 17 stands in an attribute after it has been read: keep no row.",
+        (
+            OPEN,
+            f"{OPEN}; self.buffer = bytearray(int(np.diff(bounds).max()))",
+            PREAD,
+            "os.preadv(self.file, [memoryview(self.buffer)[: end - begin]], begin)\n"
+            "        return self.buffer[: end - 1 - begin].decode()",
+        ),
+    ),
+    "the loader of a copy has a name": (
+        "epoch",
+        "the rows of an earlier mini-epoch are still held when another one is loaded",
+        (DEAL, "import copy; loader = DataLoader(copy.copy(dataset), **options); yield from loader"),
+    ),
+    "rows have a name": (
+        "epoch",
+        "the rows of an earlier mini-epoch are still held when another one is loaded",
+        (DEAL, f"rows = dataset.rows; {DEAL}"),
+    ),
+    "all loaders are kept, each with a part that is everything": (
+        "epoch",
+        "2 loaders of earlier mini-epochs, or their iterators, are there",
+        (
+            LOOP,
+            f"    from torch.utils.data import Subset\n    kept = []\n{LOOP}",
+            DEAL,
+            "kept.append(DataLoader(Subset(dataset, range(len(dataset))), **options)); yield from kept[-1]",
         ),
     ),
     "numpy is seeded in the constructor": (

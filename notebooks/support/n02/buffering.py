@@ -41,6 +41,7 @@ LEFT = (
     "What an earlier pass left behind comes out of the next one. A list in the `def` line, as in waiting=[], is made "
     "once, and all passes share it; so is a global one."
 )
+TOGETHER = "Two passes at once disturb each other: what a pass needs belongs to the pass, and to nobody else."
 MOST = 10_000
 #: Streams: (items, places in the buffer); some end before it is full, some when it is just full.
 CASES = ((10, 4), (3, 5), (8, 8), (5, 2), (7, 1), (1, 3), (0, 2))
@@ -90,6 +91,7 @@ def _faults(answer: Callable[..., Any]) -> Iterator[str]:
             yield f"{LOST} Of the places 0 to {length - 1}, with size = {size}, yours hands on {short(order)}."
     yield from _faults_of_holding(answer)
     yield from _faults_of_lists(answer)
+    yield from _faults_of_two(answer)
     if states() != before or _order(answer, 30, 8) != _order(answer, 30, 8):
         yield GLOBAL
     if _order(answer, 30, 8) == _order(answer, 30, 8, seed=1) == _order(answer, 30, 8, seed=2):
@@ -116,6 +118,23 @@ def _faults_of_leaving_behind(answer: Callable[..., Any]) -> Iterator[str]:
         again = [item for item in got if isinstance(item, (int, np.integer)) and item in earlier]
         if again:
             yield f"{LEFT} From range(2000, 2009) {again[0]} comes, and range(1000, 1009) was read before."
+
+
+def _faults_of_two(answer: Callable[..., Any]) -> Iterator[str]:
+    """Let a pass begin and end in the midst of another one: each hands on all that is its own."""
+
+    def begun() -> Iterator[Any]:
+        return iter(answer((10 * place + 3 for place in range(9)), 4, np.random.default_rng(0)))
+
+    with in_case("With two passes at once"):
+        outer = begun()
+        around = [*islice(outer, 2)]
+        inner = [*islice(begun(), 20)]
+        around += islice(outer, 20)
+    for items in (around, inner):
+        order = [*map(_place, items)]
+        if sorted(order) != list(range(9)):
+            yield f"{TOGETHER} Of the places 0 to 8, with size = 4, one of them hands on {short(order)}."
 
 
 def _faults_of_lists(answer: Callable[..., Any]) -> Iterator[str]:
@@ -205,7 +224,7 @@ def _faults_of_chance(answer: Callable[..., Any]) -> Iterator[str]:
         yield f"{CHANCE} With size = {size}, {said}"
     for size in SMALL:
         begun = [_order(answer, 2 * size, size, seed) for seed in range(MANY_RUNS)]
-        said = next(_unequal(begun, size, turns=size), "")
+        said = next(_unequal(begun, size, turns=size), "") or next(_tied(begun, size), "")
         if said:
             yield f"{CHANCE} With size = {size}, {said}"
     for length, size in ENDS:
@@ -220,15 +239,35 @@ def _faults_of_chance(answer: Callable[..., Any]) -> Iterator[str]:
 
 def _unequal(orders: list[list[int]], size: int, turns: int) -> Iterator[str]:
     """Yield at which turn which of the waiting, by age, leaves far more often or more seldom than the others."""
+    drawn = [_ages(order, size, turns) for order in orders]
     for turn in range(turns):
-        ages: Counter[tuple[int, ...]] = Counter()
-        for order in orders:
-            waiting = sorted(set(range(min(turn + size, len(order)))) - {*order[:turn]})
-            ages[(waiting.index(order[turn]),)] += 1
+        ages: Counter[tuple[int, ...]] = Counter((each[turn],) for each in drawn)
         cells = [(age,) for age in range(min(size, len(orders[0]) - turn))]
         for (age,) in unfair(ages, cells):
             often = ages[(age,)]
             yield f"at turn {turn} number {age} of the waiting, by age, left in {often} of {len(orders)} runs."
+
+
+def _tied(orders: list[list[int]], size: int) -> Iterator[str]:
+    """Yield where the age of the one that leaves tells that of the next one; streams fill the buffer twice."""
+    drawn = [_ages(order, size, size) for order in orders]
+    for turn in range(size - 1):
+        pairs: Counter[tuple[int, ...]] = Counter((each[turn], each[turn + 1]) for each in drawn)
+        for age, following in unfair(pairs, [*product(range(size), repeat=2)]):
+            both = f"number {age} of the waiting, by age, left at turn {turn} and number {following} at the next one"
+            yield f"{both} in {pairs[age, following]} of {len(orders)} runs."
+
+
+def _ages(order: list[int], size: int, turns: int) -> list[int]:
+    """Return the number, by age, that each of the first to leave has among those that wait."""
+    waiting = [*range(min(size, len(order)))]
+    ages = []
+    for turn, place in enumerate(order[:turns]):
+        ages.append(waiting.index(place))
+        del waiting[ages[-1]]
+        if turn + size < len(order):
+            waiting.append(turn + size)
+    return ages
 
 
 def _uneven_end(orders: list[list[int]]) -> Iterator[str]:

@@ -37,8 +37,8 @@ TOGETHER = (
     "Two passes at once disturb each other: what a pass needs belongs to the pass, and not to the object."
 )
 NOTED = (
-    "The object was read in the main process before it was copied to the workers, and each copy takes itself for that "
-    "process: ask get_worker_info() in each pass."
+    "The object was read in the main process before it was copied to the workers, and what it noted there goes with "
+    "each copy: keep nothing from one pass to the next."
 )
 MOST = 10_000
 SIZES = (14, 13, 12, 2, 0)

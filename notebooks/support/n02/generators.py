@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch import distributed
 
 
 def states() -> list[Any]:
@@ -42,7 +43,7 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def another_process(*functions: Callable[..., Any]) -> Iterator[None]:
-    """Play another process to some functions: its number, and the hash of a text, are others there.
+    """Play another process to some functions: its number, its rank and the hash of a text are others there.
 
     Python salts the hashes of texts anew in each process. Only the functions' own module gets the other `hash`.
     """
@@ -51,7 +52,12 @@ def another_process(*functions: Callable[..., Any]) -> Iterator[None]:
     for space in spaces:
         space["hash"] = _salted
     try:
-        with patch.object(os, "getpid", return_value=os.getpid() + 1):
+        with (
+            patch.object(os, "getpid", return_value=os.getpid() + 1),
+            patch.dict(os.environ, {"RANK": "1", "LOCAL_RANK": "1"}),
+            patch.object(distributed, "is_initialized", return_value=True, create=True),
+            patch.object(distributed, "get_rank", return_value=1, create=True),
+        ):
             yield
     finally:
         for space in spaces:

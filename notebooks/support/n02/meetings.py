@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
-from itertools import islice, permutations, product, starmap, tee
+from itertools import chain, islice, permutations, product, starmap, tee
 from math import gcd
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from support.kit.raised import Finding
 from support.kit.values import short
+from support.n02.orders import run_together
 
 MIXED = (
     "Items that differ in seed, epoch or index have the same numbers: the three are mixed so that different ones come "
@@ -174,7 +175,7 @@ def _along(which: int, place: int, other: int = 0, more: int = 0) -> _Where:
 
 
 def _meetings_of_words(keys_of: Any, item_of: Any) -> Iterator[str]:
-    """Yield which items meet because two of the three numbers were made one that fills more than one word.
+    """Yield which items meet because two of the three numbers were made one: more than a word, or a row of digits.
 
     With `big * factor + small` at or above 2³² the words behind it move on by one, or it is cut off there.
     """
@@ -184,8 +185,8 @@ def _meetings_of_words(keys_of: Any, item_of: Any) -> Iterator[str]:
         seed, epoch, index = three
         return drawn_by_items(item_of, keys_of_some(keys_of, [index], epoch), seed)[0]
 
-    for one, other in _like_words():
-        if [pair(*three) for three in one] == [pair(*three) for three in other]:
+    for one, other in chain(_like_words(), _like_digits()):
+        if all(pair(*mine) == pair(*theirs) for mine, theirs in zip(one, other, strict=True)):
             yield _met(one[0], other[0])
 
 
@@ -249,6 +250,17 @@ def _like_words() -> Iterator[tuple[list[_Where], list[_Where]]]:
                     other = [_triple({big: 0, small: far, third: moved}) for far in range(_FEW)]
                     if all(map(_is_asked_for, one + other)):
                         yield one, other
+
+
+def _like_digits() -> Iterator[tuple[list[_Where], list[_Where]]]:
+    """Yield rows of triples that come to the same digits if those of two numbers are written one behind the other."""
+    for front, behind, third in permutations(range(3)):
+        for pair in run_together(MOST[front], MOST[behind] - _FEW):
+            one, other = (
+                [_triple({front: first, behind: start + far, third: 0}) for far in range(_FEW)]
+                for first, start in pair
+            )
+            yield one, other
 
 
 def _triple(numbers: dict[int, int]) -> _Where:

@@ -28,7 +28,7 @@ RESTART = (
     "After a restart in epoch 5 the order is not the one that epoch 5 had, with the same seed and epoch."
 )
 PROCESS = (
-    "In another process the order is another one: its number, and the hash of a text, are its own, and a "
+    "In another process the order is another one: its number, its rank and the hash of a text are its own, and a "
     "restarted job is another process."
 )
 EPOCH = "Two epochs have the same order."
@@ -155,6 +155,24 @@ def _meetings(answer: Any, epochs: dict[int, list[int]]) -> Iterator[str]:
                 yield f"{MEET} {told}: both begin {order[:5]}."
             elif before[1] != epoch:
                 yield f"{EPOCH} Epochs {before[1]} and {epoch} of seed {seed} both begin {order[:5]}."
+    for pair in run_together(1000, 1000):
+        for (seed, epoch), (other_seed, other_epoch) in (pair, [each[::-1] for each in pair]):
+            order = _epoch(answer(SIZE, seed), epoch)
+            if order == _epoch(answer(SIZE, other_seed), other_epoch):
+                told = f"Seed {seed}, epoch {epoch}, and seed {other_seed}, epoch {other_epoch}"
+                yield f"{MEET} {told}: both begin {order[:5]}."
+
+
+def run_together(most: int, most_behind: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield two pairs of numbers whose digits, one number behind the other, are one text, however each is padded.
+
+    With two digits and one it is 101 and 0 beside 10 and 10. The numbers are below `most` and `most_behind`.
+    """
+    for digits, digits_behind in product(range(1, len(str(most))), range(1, len(str(most_behind)))):
+        longer = (10**digits + 1, 0)
+        shorter = (10 ** (digits - 1), 10**digits_behind)
+        if longer[0] < most and shorter[1] < most_behind:
+            yield longer, shorter
 
 
 def _midway(sampler: Any, another_pass: bool = False) -> list[int]:

@@ -1,0 +1,110 @@
+"""Wrong answers of notebook 02 in which something hangs together: passes, draws, digits, or a number and a rank."""
+
+import os
+import random
+from itertools import count
+
+import numpy as np
+import pytest
+import torch.distributed
+from torch.utils.data import get_worker_info
+
+from support.kit.mistakes import with_methods
+from support.n02 import buffering, dealing, meetings, noise, orders, solved
+from support.n02 import checks as n02
+from tests.support.n02.told import is_told
+
+
+def rank_of_the_job():
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+
+
+def rank_of_the_launcher():
+    return int(os.environ.get("RANK", "0"))
+
+
+@pytest.mark.parametrize("rank", [rank_of_the_job, rank_of_the_launcher])
+def test_neither_an_order_nor_a_crop_depends_on_the_rank_that_asks(rank):
+    def iterate(self):
+        return iter(np.random.default_rng((self.seed, self.epoch, rank())).permutation(self.size).tolist())
+
+    def item_of(key, seed):
+        generator = np.random.default_rng((seed, *key, rank()))
+        return key[1], int(generator.integers(100)), int(generator.integers(2))
+
+    is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=iterate)], orders.PROCESS)
+    is_told(n02.check_noise, [solved.keys_of, item_of], noise.PROCESS)
+
+
+@pytest.mark.parametrize("text", ["{0}{1:02d}", "{0:02d}{1:02d}", "{1}{0:02d}"])
+def test_seed_and_epoch_run_together_behind_a_pad_that_is_too_short(text):
+    def iterate(self):
+        generator = random.Random(text.format(self.seed, self.epoch))
+        return iter(generator.sample(range(self.size), self.size))
+
+    is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=iterate)], orders.MEET)
+
+
+@pytest.mark.parametrize("text", ["{0}-{1:03d}{2:06d}", "{0:05d}{1:05d}-{2}", "{2:08d}{1:03d}{0}"])
+def test_digits_of_two_numbers_run_together_behind_a_pad_that_is_too_short(text):
+    def item_of(key, seed):
+        generator = random.Random(text.format(seed, *key))
+        return key[1], generator.randrange(100), generator.randrange(2)
+
+    is_told(n02.check_noise, [solved.keys_of, item_of], meetings.MIXED)
+
+
+def items_kept(self):
+    """Ask in each pass who it is, and hand on what the first pass kept."""
+    get_worker_info()
+    return iter(self.__dict__.setdefault("kept", [*solved.Dealt.__iter__(self)]))
+
+
+def test_whoever_keeps_items_and_asks_who_it_is_is_not_told_to_ask():
+    answer = with_methods(solved.Dealt, __iter__=items_kept)
+    is_told(n02.check_dealt, [answer], dealing.NOTED)
+    assert "ask get_worker_info()" not in n02.check_dealt(answer).message
+
+
+def list_that_is_emptied_at_the_beginning(items, size, generator, waiting=[]):  # noqa: B006 the mistake
+    waiting.clear()
+    for item in items:
+        if len(waiting) == size:
+            yield waiting.pop(generator.integers(size))
+        waiting.append(item)
+    generator.shuffle(waiting)
+    yield from waiting
+
+
+def test_a_buffer_belongs_to_its_pass():
+    is_told(n02.check_buffered, [list_that_is_emptied_at_the_beginning], buffering.TOGETHER)
+
+
+def places_used_up_before_one_comes_again(generator, size):
+    while True:
+        yield from generator.permutation(size).tolist()
+
+
+def each_place_twice(generator, size):
+    while True:
+        yield from [int(generator.integers(size))] * 2
+
+
+def place_after_place(generator, size):
+    first = generator.integers(size)
+    return ((first + turn) % size for turn in count())
+
+
+@pytest.mark.parametrize("drawn", [places_used_up_before_one_comes_again, each_place_twice, place_after_place])
+def test_what_was_drawn_before_tells_nothing_of_the_next_draw(drawn):
+    def buffered(items, size, generator):
+        waiting = []
+        places = drawn(generator, size)
+        for item in items:
+            if len(waiting) == size:
+                yield waiting.pop(next(places))
+            waiting.append(item)
+        generator.shuffle(waiting)
+        yield from waiting
+
+    is_told(n02.check_buffered, [buffered], buffering.CHANCE)

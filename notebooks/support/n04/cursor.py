@@ -27,6 +27,7 @@ _BACK = "next(2) reset() position next(9)"
 _SAVED = "next(3) save load position next(1) next(5)"
 _GONE_ON = "next(2), save(), epoch=2, reset(), save()"
 _REST = "next(9) reset() next(9)"
+_BEGINNINGS = ("next(1)", "next(1) epoch=3")
 
 #: Size, ranks, rank, calls: one rule decides in each of the first, later ones try what is left.
 LIVES: list[tuple[int, int, int, str]] = [
@@ -81,7 +82,9 @@ TWO = "Two cursors are two: what is one's is not the other's."
 KEPT = "load is to leave the state as it is: it may be loaded again."
 PROCESS = "The new process has the state only: no variable of the old one, and no file that it wrote."
 ASKED = 100  # times, where samples are few: far more than any shard has
-SIZES = (12, 6000)
+SIZES = (12, 3000)
+#: Where a state is measured: anywhere in the shard, with an epoch that waits and without.
+MOMENTS = ("position", "epoch=1", "epoch=0 next({half})", "epoch=1", "next({half})", "epoch=0")
 MANY = 500  # calls of one kind
 MOST_GROWTH = 250  # bytes; a byte a call is twice as much
 #: Lines of Python in one call, for each sample of the epoch; to shuffle 900 takes 24,000.
@@ -243,36 +246,53 @@ def _fault_of_lists(cursor: CursorClass) -> str:
 
 def _fault_of_time(cursor: CursorClass) -> str:
     """Let a cursor go on and be saved again between save and the writing of its state."""
-    said = f"Cursor(12, 3, 1), next(1), state = save(), {_GONE_ON}, load(state) in a new one"
-    with in_case(said):
-        old = cursor(12, 3, 1)
-        old.next(1)
-        state = old.save()
-        _go_on(old)
-        new = cursor(12, 3, 1)
-        new.load(pickle.loads(pickle.dumps(state)))
-        answers = [_answer(new, call) for call in _REST.split()]
-    return _fault_of_rest(said, answers, "A state stays what it was when it was saved.")
+    for begun in _BEGINNINGS:
+        said = f"Cursor(12, 3, 1), {_listed(begun)}, state = save(), {_GONE_ON}, load(state) in a new one"
+        with in_case(said):
+            old = _begun(cursor, begun)
+            state = old.save()
+            _go_on(old)
+            new = cursor(12, 3, 1)
+            new.load(pickle.loads(pickle.dumps(state)))
+            answers = [_answer(new, call) for call in _REST.split()]
+        fault = _fault_of_rest(said, begun, answers, "A state stays what it was when it was saved.")
+        if fault:
+            return fault
+    return ""
 
 
 def _fault_of_load(cursor: CursorClass) -> str:
     """Load one state twice, the second time after the first cursor has gone on."""
-    said = f"Cursor(12, 3, 1), next(1), state = save(), load(state) in a new one, {_GONE_ON}"
-    said += ", load(state) in another"
-    with in_case(said):
-        old = cursor(12, 3, 1)
-        old.next(1)
-        state = pickle.loads(_written(old.save()))
-        new = cursor(12, 3, 1)
-        new.load(state)
-        _go_on(new)
-    try:
-        again = cursor(12, 3, 1)
-        again.load(state)
-        answers = [_answer(again, call) for call in _REST.split()]
-    except Exception as error:
-        return f"{said}, {', '.join(_REST.split())}: {told_of(error)} {KEPT}"
-    return _fault_of_rest(said, answers, KEPT)
+    for begun in _BEGINNINGS:
+        said = f"Cursor(12, 3, 1), {_listed(begun)}, state = save(), load(state) in a new one, {_GONE_ON}"
+        said += ", load(state) in another"
+        with in_case(said):
+            state = pickle.loads(_written(_begun(cursor, begun).save()))
+            new = cursor(12, 3, 1)
+            new.load(state)
+            _go_on(new)
+        try:
+            again = cursor(12, 3, 1)
+            again.load(state)
+            answers = [_answer(again, call) for call in _REST.split()]
+        except Exception as error:
+            return f"{said}, {_listed(_REST)}: {told_of(error)} {KEPT}"
+        fault = _fault_of_rest(said, begun, answers, KEPT)
+        if fault:
+            return fault
+    return ""
+
+
+def _listed(calls: str) -> str:
+    return ", ".join(calls.split())
+
+
+def _begun(cursor: CursorClass, calls: str) -> Any:
+    """Return the cursor of rank 1 of 3 after these calls."""
+    mine = cursor(12, 3, 1)
+    for call in calls.split():
+        _answer(mine, call)
+    return mine
 
 
 def _go_on(mine: Any) -> None:
@@ -284,9 +304,9 @@ def _go_on(mine: Any) -> None:
     mine.save()
 
 
-def _fault_of_rest(said: str, answers: Sequence[Any], why: str) -> str:
-    """Say where a state that was saved after next(1) led elsewhere than ours; "" if nowhere."""
-    right = _right(12, 3, 1, f"next(1) save load {_REST}")
+def _fault_of_rest(said: str, begun: str, answers: Sequence[Any], why: str) -> str:
+    """Say where a state that was saved after these calls led elsewhere than ours; "" if nowhere."""
+    right = _right(12, 3, 1, f"{begun} save load {_REST}")
     return _fault_of_answers(said, _REST, answers, right, why)
 
 
@@ -371,12 +391,21 @@ def _fault_of_state(cursor: CursorClass) -> str:
             return (
                 f"what save returns takes {early} bytes, and after {MANY} calls of {call} {late:,}. {CALLS}"
             )
-    lengths = []
-    for size in SIZES:
-        mine = cursor(size, 1, 0)
-        mine.next(size // 2)
-        lengths.append(len(_written(mine.save())))
-    if lengths[1] - lengths[0] > MOST_GROWTH:
-        grown = f"{lengths[0]} bytes for {SIZES[0]} samples, {lengths[1]:,} for {SIZES[1]:,}"
-        return f"what save returns takes {grown}. {STATE}"
+    few, many = (_bytes_of_states(cursor, size) for size in SIZES)
+    for number, (less, more) in enumerate(zip(few, many, strict=True)):
+        if more - less > MOST_GROWTH:
+            done = _listed(" ".join(MOMENTS[: number + 1]).format(half=SIZES[1] // 2))
+            said = f"Cursor({SIZES[1]}, 1, 0), {done}: what save returns takes {more:,} bytes"
+            return f"{said}, and {less} for {SIZES[0]} samples. {STATE}"
     return ""
+
+
+def _bytes_of_states(cursor: CursorClass, size: int) -> list[int]:
+    """Return how large the state of one cursor is after each of the moments."""
+    mine = cursor(size, 1, 0)
+    lengths = []
+    for calls in MOMENTS:
+        for call in calls.format(half=size // 2).split():
+            _answer(mine, call)
+        lengths.append(len(_written(mine.save())))
+    return lengths

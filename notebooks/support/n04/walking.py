@@ -21,9 +21,9 @@ Network: TypeAlias = Callable[[Ids], Ids]
 Walk: TypeAlias = Callable[[Ids, int, Network, int], Any]
 
 #: Numbers, bits of the network, block: one pass enough, a few, many; one id; a block larger than all.
-CASES = [(64, 6, 16), (40, 6, 16), (600, 10, 64), (1100, 11, 8), (33, 6, 5), (1, 1, 4), (520, 10, 1000)]
+CASES = [(64, 6, 16), (40, 6, 16), (600, 10, 64), (1100, 11, 8), (129, 8, 5), (1, 1, 4), (520, 10, 1000)]
 #: A case once more, with a network in which one walk passes all places outside.
-AGAIN = (33, 6, 5)
+AGAIN = (129, 8, 5)
 #: A share of 1,025 numbers: its ids are fewer than n, and no beginning.
 SHARE = (1025, 11, 16)
 RANKS = 8

@@ -11,6 +11,7 @@ from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
 from support.kit.mistakes import edited, with_methods
 from support.n04 import checks as n04
+from support.n04 import cursor as n04_cursor
 from support.n04 import walking
 from support.n04.cursor import lived
 from support.n04.network import round_keys
@@ -216,6 +217,34 @@ def test_a_tuple_from_next_and_a_state_with_the_list_in_it_are_refused():
         ("= state", "= state[1:]"),
     )
     assert "must not grow with the data" in n04.check_cursor(listed).message
+
+
+@pytest.mark.parametrize(
+    "where",
+    [lambda self: self.epoch != self.epoch_of_shard, lambda self: self.position == self.begin],
+    ids=["while an epoch waits", "at the start of the shard"],
+)
+def test_a_state_stays_small_wherever_the_cursor_stands(where, monkeypatch):
+    for slow, quick in {"LIVES": [], "CAN_FORK": False, "MANY": 1}.items():
+        monkeypatch.setattr(n04_cursor, slow, quick)
+    with_the_shard = with_methods(
+        Cursor,
+        save=lambda self: (Cursor.save(self), self.shard if where(self) else None),
+        load=lambda self, state: Cursor.load(self, state[0]),
+    )
+    assert "must not grow with the data" in n04_cursor.fault_of_cursor(with_the_shard)
+
+
+def test_a_state_in_which_an_epoch_waits_can_be_loaded_twice_too():
+    def save(self):
+        shard, epoch, position = Cursor.save(self)
+        return {"shard": shard, "position": position} | ({} if epoch == shard else {"waits": epoch})
+
+    def load(self, state):
+        Cursor.load(self, (state["shard"], state.pop("waits", state["shard"]), state["position"]))
+
+    message = n04.check_cursor(with_methods(Cursor, save=save, load=load)).message
+    assert "load is to leave the state as it is" in message, message
 
 
 # ---- exercise 3

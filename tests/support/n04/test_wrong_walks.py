@@ -42,6 +42,13 @@ def test_a_loop_that_ends_early_in_a_generator_each_time_is_ended_too():
     refused(n04.check_inverse(waiting), "and has not come to an end")
 
 
+def test_some_case_that_is_not_drawn_has_more_than_eight_rounds(monkeypatch):
+    monkeypatch.setattr(network._chance, "randrange", lambda *among: among[0])
+    monkeypatch.setattr(network, "IDS", 5)
+    first_eight = edited(inverse, ("    while True:\n", "    keys = keys[:8]\n    while True:\n"))
+    refused(n04.check_inverse(first_eight), "rounds = 9")
+
+
 def test_two_numbers_may_change_places():
     refused(n04.check_inverse(lambda number, n, keys: inverse(number, n, keys) if n > 2 else number), "n = 2,")
 
@@ -378,9 +385,9 @@ def test_a_walk_that_waits_for_ever_for_a_full_call_is_ended():
     refused(n04.check_walk(only_full), "and has not come to an end")
 
 
-def test_a_walk_may_have_more_than_thirty_passes():
-    few = edited(walk, ("while len(outside):", "for _ in range(30):"))
-    refused(n04.check_walk(few), "for 33 ids, n = 33, a network of 64 places")
+def test_a_walk_may_have_more_than_a_hundred_passes():
+    few = edited(walk, ("while len(outside):", "for _ in range(100):"))
+    refused(n04.check_walk(few), "for 129 ids, n = 129, a network of 256 places")
 
 
 def test_images_kept_from_another_network_are_of_no_use():

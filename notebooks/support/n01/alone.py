@@ -287,9 +287,10 @@ def _fault_of_values(loader: Any) -> str:
             ("items", lists, None, ANY_ITEM),
             ("batches", lists, made, ANY_BATCH),
             ("lists", with_an_empty, None, EMPTY_LIST),
+            ("lists", with_an_empty, [*made, made[0]], EMPTY_LIST),
         ):
             case = f"items {items}, lists {indices}"
-            if batches is not None:
+            if kind == "batches":
                 case = f"a `collate` that makes {batches}"
             with in_case(case, {"ambiguous": ANY_BATCH if kind == "batches" else ANY_ITEM}):
                 said = _fault_of_batches(loader, items, indices, batches)

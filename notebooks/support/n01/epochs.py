@@ -184,8 +184,9 @@ class EpochCase:
 
     late: batches that are ready only after so many results. in_turn: one that is ready only when those before it have
     been handed over. bad: the item that raises; and_behind: those behind it raise, too. torn: the item with which no
-    batch can be collated. no_list: the list at which the sampler raises. empty: the list that names no item. stop: the
-    number of batches after which the loop breaks off. kind: makes what the item raises, of a text.
+    batch can be collated. no_list: the list at which the sampler raises. empty: the list that names no item. shuffled:
+    each pass has another order, in which one item comes twice. stop: the number of batches after which the loop breaks
+    off. kind: makes what the item raises, of a text.
     """
 
     size: int
@@ -333,6 +334,8 @@ class Batches:
         size = self.case.size
         batch = self.case.batch
         order = [(index + turn * self.case.shuffled) % size for index in range(size)]
+        if self.case.shuffled:
+            order[1] = order[0]
         lists = [order[k : k + batch] for k in range(0, size, batch)]
         if self.case.empty < NEVER:
             lists.insert(self.case.empty, [])

@@ -19,6 +19,7 @@ RAISES = "An error of `pin` ends the thread, and the trainer waits for ever: han
 DROPS_ERRORS = "An error was not handed on, and the trainer has to hear of it."
 COLLECTS = "All is taken before anything is handed on: pin and hand on one batch after the other."
 AHEAD = "Each message leaves before the next is taken: meanwhile the trainer may be waiting for it."
+ENDS = "It was handed on, and then it ended the thread: go on until None comes."
 ONE_ONLY = "Only the first is handed on: go on until None comes."
 NUMBERS_LOST = "A message keeps its form, (number, batch, error): the trainer looks for its batch by number."
 
@@ -143,7 +144,8 @@ def _fault_of_stage(stage: Callable[..., Any]) -> str:
     if asked.count(None) > 1 and not twice:  # one batch is None
         return f"pin was called where an error had come. {PINS_ERRORS}"
     if any(error is failed for failed in FAILS.values()):
-        return f"pin raises {error!r}, and the stage raised it, too. {RAISES}"
+        handed_on = any(error is part for message in out if isinstance(message, tuple) for part in message)
+        return f"pin raises {error!r}, and the stage raised it, too. {ENDS if handed_on else RAISES}"
     if isinstance(error, Empty):
         return f"{told_of(error)} {GIVES_UP}"
     if error is not None:

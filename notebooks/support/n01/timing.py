@@ -123,10 +123,11 @@ class _Made:
 
 @dataclass
 class _Loop:
-    """A loop over the loader: how many batches it took, and on how many of them it trained at once."""
+    """A loop over the loader: how many batches it took, on how many of them it trained at once, and if it was timed."""
 
     taken: int = 0
     trained: int = 0
+    timed: bool = False  # whether the clock was looked at in it
 
 
 class TimedWorld:
@@ -150,6 +151,8 @@ class TimedWorld:
     def clock(self) -> float:
         """Say what time it is."""
         self.looks += 1
+        for loop in self.fresh.values():
+            loop.timed = True
         return self.now
 
     def step(self, batch: object) -> None:
@@ -309,10 +312,11 @@ def _what_it_did(world: TimedWorld) -> str:
         "without training": [loop for loop in world.loops if not loop.trained],
         "with training": [loop for loop in world.loops if loop.trained],
     }.items():
-        most = max((loop.taken for loop in loops), default=0)
+        timed = [loop for loop in loops if loop.timed]
+        most = max((loop.taken for loop in timed or loops), default=0)
         if most < world.job.batches - 1:
             of_all = f"{plural(most, 'batch', 'batches')} of {world.job.batches}"
-            return f"No loop {kind} took more than {of_all}. {SHORT}"
+            return f"No {'timed ' if timed else ''}loop {kind} took more than {of_all}. {SHORT}"
     return ""
 
 

@@ -203,7 +203,11 @@ class _Trial:
         """Say why everybody waits for everybody."""
         if self.team.lost and not self.case.travels:
             return f"{self.what_raises()}, its message is lost on the way, and the loop waits for ever. {CANT_TRAVEL}"
-        dead = [worker.error for worker in self.team.workers if worker.error]
+        dead = [
+            worker.error
+            for worker in self.team.workers
+            if worker.error and not (worker.answered and self.is_expected(worker.error))
+        ]
         if self.case.bad_batch < len(self.due) and any(map(self.is_expected, dead)):
             return f"{self.what_raises()}, and the loop waits for ever. {self.of_lost()}"
         if dead:

@@ -54,6 +54,7 @@ class _Queue:
             self.items.append(item)
             if not from_trainer:
                 self.team.results += 1
+                self.team.has_put(threading.get_ident())
             self.team.changed.notify_all()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -67,7 +68,7 @@ class _Queue:
             self.team.wait(me, "get", lambda: bool(self.items))
             self.team.looked_in_vain.discard(me)
             item = self.items.pop(0)
-            self.team.is_sent_home(me, item)
+            self.team.has_taken(me, item)
         if isinstance(item, _Unreadable):
             self.team.lost = True
             raise item.error
@@ -122,6 +123,7 @@ class _Worker(threading.Thread):
         self.over = False
         self.gave_up = False  # because it found no order
         self.sent_home = False
+        self.answered = False  # whether it has put something since it took an order
         self.joined = False
         self.left_alone = False  # by a join that came back too early
         self.killed = False
@@ -204,10 +206,17 @@ class WatchedTeam(Waits):
 
     SimpleQueue = Queue
 
-    def is_sent_home(self, who: int, item: Any) -> None:
-        """Note that a worker has taken None."""
+    def has_taken(self, who: int, item: Any) -> None:
+        """Note that a worker has taken an order, or None."""
         for worker in self.workers:
-            worker.sent_home |= worker.ident == who and item is None
+            if worker.ident == who:
+                worker.sent_home |= item is None
+                worker.answered = False
+
+    def has_put(self, who: int) -> None:
+        """Note that a worker has answered an order."""
+        for worker in self.workers:
+            worker.answered |= worker.ident == who
 
     def alive(self) -> int:
         """Return how many workers are not over."""

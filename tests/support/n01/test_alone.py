@@ -282,6 +282,11 @@ def without_empty_lists(self):
         yield self.collate([self.dataset[index] for index in indices])
 
 
+def empty_lists_as_they_are(self):
+    for indices in self.batches:
+        yield self.collate([self.dataset[index] for index in indices]) if indices else []
+
+
 def until_an_empty_list(self):
     lists = iter(self.batches)
     while indices := next(lists, None):
@@ -340,6 +345,7 @@ def gives_a_map(self):
         (until_a_batch_is_false, alone.ANY_BATCH),
         (without_false_items, alone.ANY_ITEM),
         (without_empty_lists, alone.EMPTY_LIST),
+        (empty_lists_as_they_are, "batch 2 is [], due is "),
         (each_index_once, f"batch 0 is [40], due is [40, 40]. {alone.REPEATED}"),
         (until_an_empty_list, alone.EMPTY_LIST),
         (gives_a_tuple, f"`collate` was given a tuple. {alone.NO_LIST}"),

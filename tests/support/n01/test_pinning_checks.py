@@ -152,6 +152,10 @@ SENT_ON = "data.put((number, batch, error))"
             edited_stage(("except Exception", "except MemoryError")),
             f"RuntimeError('CUDA error: out of memory'), and the stage raised it, too. {pinning.RAISES}",
         ),
+        (
+            edited_stage(("error = failed", "data.put((number, None, failed))\n                raise")),
+            f"MemoryError('no pinned memory is left'), and the stage raised it, too. {pinning.ENDS}",
+        ),
         (edited_stage(("batch = pin(batch)", "pin(batch); batch = pin(batch)")), pinning.TWICE),
         (edited_stage((f"        {SENT_ON}", f"    {SENT_ON}")), "due is (0, 'pinned zero', None)"),
         (

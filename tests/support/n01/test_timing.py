@@ -180,6 +180,20 @@ def test_the_ninth_kept_batch_is_one_too_many():
     assert f"The step ran on 9 kept batches. {timing.HOLDS}" in check_times(nine).message
 
 
+def short_beside_a_whole_loop(*short):
+    """A loop takes the whole epoch, and nobody times it: of those that are timed some are short."""
+
+    def answer(loader, step, clock):
+        kept = whole_loop_for_some(loader, 5)
+        for batch in loader:
+            step(batch)
+        most = {name: 8 if name in short else 10**6 for name in ("alone", "both")}
+        alone = seconds_of(loader, nothing, clock, most["alone"])
+        return seconds_of(kept, step, clock), alone, seconds_of(loader, step, clock, most["both"])
+
+    return answer
+
+
 def one_batch_repeated(loader, step, clock):
     kept = [next(iter(loader))] * 8
     return seconds_of(kept, step, clock), seconds_of(loader, nothing, clock), seconds_of(loader, step, clock)
@@ -368,6 +382,14 @@ def test_batches_that_outlive_a_call_are_told_so():
         (step_by(lambda took: statistics.fmean(sorted(took)[1:-1])), timing.STEPS_DIFFER),
         (fifty_batches, f"took more than 51 batches of 60. {timing.SHORT}"),
         (some_of_each(16), timing.SHORT),
+        (
+            short_beside_a_whole_loop("alone"),
+            f"No timed loop without training took more than 9 batches of 20. {timing.SHORT}",
+        ),
+        (
+            short_beside_a_whole_loop("both"),
+            f"No timed loop with training took more than 9 batches of 20. {timing.SHORT}",
+        ),
         (some_of_each(24), timing.SHORT),
         (one_batch_repeated, timing.REPEATED),
         (one_of_eight_repeated, timing.REPEATED),

@@ -206,6 +206,14 @@ WRONG = {
         (work, load((RAISES, "if error is not None:\n                continue"))),
         f"item 7 raises KeyError, and batch 3 is [8, 9]. {trials.LOST}",
     ),
+    "raises what it has sent": (
+        (edited(work, (n01._SENT_ERROR, n01._SENT_ERROR + "\n            raise")), load_in_order),
+        f"item 7 raises KeyError, a worker ends behind it, and the loop waits for ever. {trials.GOES_HOME}",
+    ),
+    "loads each index of a list once": (
+        (edited(work, ("for index in indices", "for index in dict.fromkeys(indices)")), load_in_order),
+        "batch 0 is [1, 3], due is [1, 1, 3].",
+    ),
     "counts from one": (
         (work, load(("enumerate(batches)", "enumerate(batches, 1)"))),
         f"batch 0: {trials.IN_VAIN} {trials.NOT_FOUND}",

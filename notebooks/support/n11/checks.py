@@ -376,7 +376,7 @@ FENCES = {
         "_, phony = Fork",
     ),
     "Partition 0 is not tied: every pair with i > 0 needs it, whatever j is.": ("i > 0", "i > 0 and j > 0"),
-    "Only partition 0 is tied: for every pair with i > 0 fork batches[i - 1], the output of (i - 1, j).": (
+    "Only partition 0 is tied: every pair with i > 0 needs it, whatever j is.": (
         "i > 0",
         "i > 0 and not j",
     ),

@@ -280,6 +280,8 @@ def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
     summed = note_sums(x)
     x.backward(two_columns(1.0, -2.0, 3.0, 0.5).detach())
     nodes = engine_order(x.grad_fn)  # x is what the loss hangs on: it is still there
+    # an x that asks for no gradient may be handed on itself: it is the caller's, whoever else holds it
+    layers.insides = [inside for inside in layers.insides if needs_grad or inside() is not leaf]
     fault = _fault_of_insides(shared, nodes, layers, needs_grad) or told_of_sum(summed()) or by_numbers
     return _Seen(ran, [_rounded(each.grad) for each in (*weights, leaf)], fault, edges, layers.left)
 

@@ -233,9 +233,17 @@ class GradThere(MyTwoNodeCheckpoint):
         return (None,) * 3 + (x.grad,)
 
 
-@pytest.mark.parametrize("tie", [tie_in_one_go, tie_by_the_name_of_the_text])
-def test_other_halves_are_right(tie):
-    assert n11.check_halves(GradThere, MyRecompute, tie)
+NEW_IF_ASKED = edited(
+    MyRecompute, ("x.detach().requires_grad_(x.requires_grad)", "x.detach().requires_grad_() if x.requires_grad else x")
+)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "tie"), [(MyRecompute, tie_in_one_go), (NEW_IF_ASKED, tie_by_the_name_of_the_text)]
+)
+def test_other_halves_are_right(recompute, tie):
+    verdict = n11.check_halves(GradThere, recompute, tie)
+    assert verdict, verdict.message
 
 
 def all_ties_first(clock, batches, copy):

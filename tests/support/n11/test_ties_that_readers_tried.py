@@ -78,6 +78,15 @@ def test_a_copy_that_is_thrown_away_is_not_said_to_be_none():
     refused(n11.check_fence(*answer), "here it stays as it was", "No copy")
 
 
+def test_who_forks_and_copies_what_no_join_gave_is_not_told_to_fork():
+    answer = edited(
+        (depend, fence),
+        ("        if i > 0:", "        x = batches[i]\n        if i > 0:"),
+        ("copy(batches[i], j)", "copy(x, j)"),
+    )
+    refused(n11.check_fence(*answer), "Only partition 0 is tied", "fork batches[i - 1]")
+
+
 def test_who_copies_only_what_is_not_tied_is_not_told_of_elif():
     answer = edited((depend, fence), ("        if j > 0:", "        if j > 0 and i == 0:"))
     refused(n11.check_fence(*answer), "A pair may need both", "elif")

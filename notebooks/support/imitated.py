@@ -8,19 +8,19 @@ Imitation                 such a `dist`; World is what those of all ranks share
 from __future__ import annotations
 
 import copy
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lib.arguments import integer
 from support.imitated_memory import (
     Expected,
     InTransit,
+    all_listed,
     dtype_named,
     in_one_piece,
     same_bytes,
@@ -28,48 +28,12 @@ from support.imitated_memory import (
     without_gaps,
     writing,
 )
+from support.imitated_world import World as World
 from support.kit.raised import standing
-from support.kit.threads import Aside, StuckError, Waits
+from support.kit.threads import Aside, StuckError
 
 PATIENCE = 20.0  # seconds for ranks in threads, whose work takes milliseconds
 ENDLESS = 2_000  # calls of a rank; what runs here makes some hundred, and each holds a tensor
-
-#: A collective that has begun: by rank of the world what it is, what must be equal on all ranks, and what is given.
-Call: TypeAlias = "dict[int, tuple[str, Any, Any]]"
-
-
-class World(Waits):
-    """What imitated ranks share: messages on their way, collectives begun, who waits, and counts for a check.
-
-    sent: values that each rank has sent. posted: (from, to) of each message. events: (rank, what) in the order in which
-    it happened: collectives begun, "waited" when an all_reduce is waited for, "waited again" when something is once
-    more. unwaited: by rank, what was begun and never waited for. calls: the collectives of all ranks, in order.
-    calls_among: those of other groups.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__(everybody=lambda: self.size - len(self._ended))
-        self.size = integer("world_size", size, at_least=1)
-        self.messages: dict[tuple[tuple[int, ...], int, int], deque[InTransit]] = {}
-        self.expected: dict[tuple[tuple[int, ...], int, int], deque[Expected]] = {}
-        self.calls: list[Call] = []
-        self.calls_among: dict[tuple[int, ...], list[Call]] = {}
-        self.sent: Counter[int] = Counter()
-        self.posted: list[tuple[int, int]] = []
-        self.events: list[tuple[int, str]] = []
-        self.unwaited: dict[int, list[str]] = {rank: [] for rank in range(size)}
-        self._ended: set[int] = set()
-
-    def end(self, rank: int) -> None:
-        """Note that a rank has returned, or raised."""
-        with self.changed:
-            self._ended.add(rank)
-            self.look()
-
-    def told(self) -> str:
-        """Say what each rank waits for, and which have ended."""
-        waiting = [f"rank {rank} waits in {self.waiting[rank][0]}" for rank in sorted(self.waiting)]
-        return ", ".join(waiting + [f"rank {rank} has ended" for rank in sorted(self._ended)])
 
 
 class Handle:
@@ -208,23 +172,48 @@ class Imitation:
 
         return self._begun_or_over(f"broadcast of {tensor.numel()} values", finish, async_op)
 
-    def reduce(self, tensor: Tensor, dst: int) -> None:
-        """Give one rank the sum of all tensors; nobody knows what the others' hold afterwards: NaN."""
+    def reduce(self, tensor: Tensor, dst: int, op: Any = dist.ReduceOp.SUM, group: None = None) -> None:
+        """Give one rank the sum or mean of all tensors; nobody knows what the others' hold afterwards: NaN."""
+        _need_all(group)
+        _need_sum(op)
         without_gaps(tensor, "reduce")
         given = self._collective("reduce", tensor, dst)
         with writing(tensor):
             if self.get_rank() == dst:
-                tensor.copy_(sum_of(given(), tensor))
+                tensor.copy_(self._sum_or_mean(given(), tensor, op))
             elif tensor.is_floating_point():
                 tensor.fill_(torch.nan)
+
+    def gather(
+        self, tensor: Tensor, gather_list: Sequence[Tensor] | None = None, dst: int = 0, group: None = None
+    ) -> None:
+        """Give one rank the tensors of all, into a list that it has made. Raises ValueError if they do not fit it."""
+        _need_all(group)
+        expected = self.get_world_size() if self.get_rank() == dst else 0
+        filled = all_listed("gather", gather_list, tensor, expected)
+        given = self._collective("gather", tensor, dst)
+        parts = given() if filled else ()
+        for own, part in zip(filled, parts, strict=True):
+            with writing(own):
+                own.copy_(part)
+
+    def scatter(
+        self, tensor: Tensor, scatter_list: Sequence[Tensor] | None = None, src: int = 0, group: None = None
+    ) -> None:
+        """Give each rank a tensor out of the list of one. Raises ValueError if that is not one for each."""
+        _need_all(group)
+        expected = self.get_world_size() if self.get_rank() == src else 0
+        dealt = all_listed("scatter", scatter_list, tensor, expected)
+        given = self._collective("scatter", tensor, src, held=[part.detach().clone() for part in dealt])
+        with writing(tensor):
+            tensor.copy_(given()[src][self.get_rank()])
 
     def all_reduce(
         self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, group: None = None, async_op: bool = False
     ) -> Handle | None:
         """Give every rank the sum or mean of all tensors; with async_op when the handle's `wait()` has returned."""
         _need_all(group)
-        if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
-            raise ValueError(f"this imitation of gloo sums and averages; not {op}")
+        _need_sum(op)
         without_gaps(tensor, "all_reduce")
         given = self._collective("all_reduce", tensor)
         begun = tensor.detach().clone()
@@ -237,8 +226,7 @@ class Imitation:
                     f"the tensor of {what} was written to before its handle's wait() had returned"
                 )
             with writing(tensor):
-                total = sum_of(given(), tensor)
-                tensor.copy_(total / self.get_world_size() if op == dist.ReduceOp.AVG else total)
+                tensor.copy_(self._sum_or_mean(given(), tensor, op))
 
         handle = Handle(self, what, finish)
         if async_op:
@@ -273,15 +261,7 @@ class Imitation:
         Raises ValueError if they do not fit the list.
         """
         _need_all(group)
-        if len(tensor_list) != self.get_world_size():
-            raise ValueError(
-                f"all_gather needs a list of {self.get_world_size()} tensors, not {len(tensor_list)}"
-            )
-        for place, part in enumerate(tensor_list):
-            if (part.shape, part.dtype) != (tensor.shape, tensor.dtype):
-                theirs = f"{list(part.shape)} in {dtype_named(part)}"
-                ours = f"{list(tensor.shape)} in {dtype_named(tensor)}"
-                raise ValueError(f"all_gather: tensor {place} of the list is {theirs}, yours is {ours}")
+        all_listed("all_gather", tensor_list, tensor, self.get_world_size())
         given = self._collective("all_gather", tensor)
 
         def finish() -> None:
@@ -316,6 +296,10 @@ class Imitation:
         if not 0 <= rank <= last:
             raise ValueError(f"there is no rank {rank}: ranks are 0..{last}")
         return self._members[rank]
+
+    def _sum_or_mean(self, parts: Sequence[Tensor], tensor: Tensor, op: Any) -> Tensor:
+        total = sum_of(parts, tensor)
+        return total / self.get_world_size() if op == dist.ReduceOp.AVG else total
 
     def _begun_or_over(self, what: str, finish: Callable[[], None], async_op: bool) -> Handle | None:
         """Return a handle that finishes when it is waited for, or finish."""
@@ -413,11 +397,17 @@ def _need_all(group: object) -> None:
         )
 
 
+def _need_sum(op: object) -> None:
+    """Raise ValueError for what is neither a sum nor a mean."""
+    if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+        raise ValueError(f"this imitation of gloo sums and averages; not {op}")
+
+
 def _call(kind: str, same: tuple[int, str, int | None]) -> str:
     """Name a collective as an error does; same: values, their dtype, and the rank from or to which they go."""
     size, dtype, end = same
     values = "" if kind in ("barrier", "all_gather_object") else f" of {size} {dtype} values"
-    direction = "to" if kind == "reduce" else "from"
+    direction = "to" if kind in ("reduce", "gather") else "from"
     return f"{kind}{values}" + ("" if end is None else f" {direction} rank {end}")
 
 

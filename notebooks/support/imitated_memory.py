@@ -49,6 +49,19 @@ def sum_of(parts: Sequence[Tensor], tensor: Tensor) -> Tensor:
     return torch.stack([part.view_as(tensor) for part in parts]).sum(dim=0)
 
 
+def all_listed(what: str, tensors: Sequence[Tensor] | None, tensor: Tensor, count: int) -> Sequence[Tensor]:
+    """Return the tensors of a list, or none of no list. Raises ValueError unless they are so many, like this one."""
+    found = tensors or ()
+    if len(found) != count:
+        raise ValueError(f"{what} needs a list of {count} tensors, not {len(found)}")
+    for place, part in enumerate(found):
+        if (part.shape, part.dtype) != (tensor.shape, tensor.dtype):
+            theirs = f"{list(part.shape)} in {dtype_named(part)}"
+            ours = f"{list(tensor.shape)} in {dtype_named(tensor)}"
+            raise ValueError(f"{what}: tensor {place} of the list is {theirs}, yours is {ours}")
+    return found
+
+
 def without_gaps(tensor: Tensor, what: str) -> None:
     """Raise TypeError for what is no tensor; ValueError for one whose values don't lie side by side."""
     if not isinstance(tensor, Tensor):

@@ -83,6 +83,11 @@ def test_nobody_waits_for_ever():
         ),
         (lambda dist: dist.recv(torch.ones(1), 5), "there is no rank 5: ranks are 0..1"),
         (lambda dist: dist.all_gather([], torch.ones(1)), "needs a list of 2 tensors, not 0"),
+        (lambda dist: dist.gather(torch.ones(1)), "gather needs a list of 2 tensors, not 0"),
+        (
+            lambda dist: dist.scatter(torch.ones(1), [torch.ones(1)] * 2 * (1 - dist.get_rank()) or [torch.ones(1)]),
+            "scatter needs a list of 0 tensors, not 1",
+        ),
         (
             lambda dist: dist.all_reduce(torch.ones(1), torch.distributed.ReduceOp.MAX),
             "this imitation .* sums and averages",

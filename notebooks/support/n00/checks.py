@@ -357,7 +357,7 @@ check_rank_step = Exercise(
         "Each rank stepped by a part of its own gradient: the sum has to be there before the step.": _ranked(
             (REDUCED, "pass")
         ),
-        "The step is as long as by the sum: all_reduce adds up, and the mean is a number of ranks smaller.": _ranked(
+        "The step is as long as by the sum: all_reduce adds up, and a mean divides by the number of ranks.": _ranked(
             (" / dist.get_world_size()", "")
         ),
         "You divided by 2: the mean over the ranks divides by their number.": _ranked(

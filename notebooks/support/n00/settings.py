@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 #: Name: how it is read, how it is set.
-SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "the number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "the seed of random numbers": (torch.initial_seed, torch.manual_seed),
     "the detection of anomalies": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
     "the demand for deterministic algorithms": (
         torch.are_deterministic_algorithms_enabled,

@@ -143,7 +143,7 @@ class _OfTwo(Imitation):
         """Return 2."""
         return 2
 
-    def broadcast(self, tensor: Tensor, src: int, async_op: bool = False) -> Handle | None:
+    def broadcast(self, tensor: Tensor, src: int, group: None = None, async_op: bool = False) -> Any:
         """Leave the tensor as it is."""
         return Handle(self, "broadcast", lambda: None) if async_op else None
 

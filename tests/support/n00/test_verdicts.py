@@ -32,14 +32,16 @@ def setting(change):
         (lambda: torch.set_num_threads(torch.get_num_threads() + 1), "the number of threads"),
         (lambda: torch.autograd.set_detect_anomaly(True), "the detection of anomalies, which is True"),
         (lambda: torch.use_deterministic_algorithms(True), "the demand for deterministic algorithms, which is True"),
+        (lambda: torch.manual_seed(torch.initial_seed() + 1), "the seed of random numbers"),
     ],
 )
 def test_a_step_that_leaves_a_setting_of_torch_changed_is_told_which(change, told):
-    before = (torch.get_default_dtype(), torch.get_num_threads())
+    before = (torch.get_default_dtype(), torch.get_num_threads(), torch.initial_seed())
     verdict = check_step(setting(change))
     assert verdict.status == "wrong"
     assert f"your function has changed {told}" in verdict.message
-    assert (torch.get_default_dtype(), torch.get_num_threads()) == before, "the check puts it back"
+    after = (torch.get_default_dtype(), torch.get_num_threads(), torch.initial_seed())
+    assert after == before, "the check puts it back"
     assert not torch.is_anomaly_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
     assert check_step(my_step)
@@ -289,7 +291,25 @@ BY_PARTS = (
 )
 
 
-@pytest.mark.parametrize("call", ["dist.all_reduce_coalesced([grad])", BY_OBJECTS, IN_ONE, "; ".join(BY_PARTS)])
+AT_RANK_0 = (
+    "parts = None if dist.get_rank() else [torch.empty_like(grad) for _ in range(world)]",
+    "dist.gather(grad, parts, dst=0)",
+    "grad = sum(parts or [torch.zeros_like(grad)])",
+    "dist.broadcast(grad, src=0)",
+)
+TO_RANK_0_AND_BACK = (
+    "dist.reduce(grad, dst=0, op=dist.ReduceOp.SUM)",
+    "dist.scatter(grad, None if dist.get_rank() else [grad.clone()] * world, src=0)",
+)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("dist.all_reduce_coalesced([grad])", BY_OBJECTS, IN_ONE),
+        *map("; ".join, (BY_PARTS, AT_RANK_0, TO_RANK_0_AND_BACK)),
+    ],
+)
 def test_a_sum_may_be_made_by_any_collective_of_torch(call):
     assert check_rank_step(summing_in(call)), check_rank_step(summing_in(call))
 

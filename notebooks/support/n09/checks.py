@@ -201,7 +201,7 @@ check_worker = Exercise(
         "A while without tasks is no end: only None ends a worker.": with_a_limit(1.0, last_word=False),
         "A while without tasks is not the end: only None is.": with_a_limit(1.0, last_word=True),
         "A partition has one thread for all its tasks: compute in the worker's own.": thread_for_each,
-        "Every answer needs a tuple of its own: the scheduler may read it later.": one_answer,
+        "Each answer is a tuple: a list may change before the scheduler reads it.": one_answer,
         "Serve tasks in the order in which they were put.": last_come_first,
         "A lock that workers share lets one of them compute at a time.": worker_that(under_a_lock),
         "A function that calls itself for each error ends when Python has enough of it: a loop doesn't.": again,

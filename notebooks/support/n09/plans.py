@@ -38,22 +38,21 @@ ClockRunner: TypeAlias = Callable[..., dict[int, Any]]
 
 
 class _Noting(SimpleQueue[Any]):
-    """An in_queue that notes, in a list common to all, its number for each task that is put."""
+    """An in_queue that notes, in a list common to all, its number for each task that is put, and each None."""
 
-    def __init__(self, number: int, noted: list[int]) -> None:
+    def __init__(self, number: int, noted: list[int | None]) -> None:
         super().__init__()
         self.number = number
         self.noted = noted
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put an item."""
-        if item is not None:
-            self.noted.append(self.number)
+        self.noted.append(None if item is None else self.number)
         super().put(item)
 
 
 @contextmanager
-def _workers(device: str, n: int, noted: list[int]) -> Iterator[tuple[list[Any], list[Any]]]:
+def _workers(device: str, n: int, noted: list[int | None]) -> Iterator[tuple[list[Any], list[Any]]]:
     """Hand out queues as spawn_workers does for n partitions on one kind of device."""
     numbers = [j if device == "cpu" else 0 for j in range(n)]
     pairs = {number: (_Noting(number, noted), SimpleQueue[Any]()) for number in numbers}
@@ -64,7 +63,7 @@ def _workers(device: str, n: int, noted: list[int]) -> Iterator[tuple[list[Any],
         yield [pairs[number][0] for number in numbers], [pairs[number][1] for number in numbers]
     finally:
         for in_queue, _ in pairs.values():
-            in_queue.put(None)
+            SimpleQueue.put(in_queue, None)  # not noted
         for thread in threads:
             thread.join()
 
@@ -128,7 +127,7 @@ def fault_of_plan(run_plan: Callable[..., Any], patience: float) -> str:
 def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, grad: bool, patience: float) -> str:
     batches = _micro_batches(m)
     given = list(batches)
-    noted: list[int] = []
+    noted: list[int | None] = []
     partitions = _Partitions(m, n, patience, together=device == "cpu", grad=grad)
 
     def work() -> object:
@@ -156,6 +155,8 @@ def _fault_in(run_plan: Callable[..., Any], m: int, n: int, device: str, grad: b
         return "the tasks of a clock did not meet."
     if [*map(id, given)] != [*map(id, batches)]:
         return "the list of inputs was changed."
+    if None in noted:
+        return "None was put into an in_queue: no worker is there for the next run."
     if len(noted) != m * n:
         return f"{len(noted)} tasks went through the in_queues that were handed in, not {m * n}."
     wanted = [" → ".join([f"x{i}", *map(str, range(n))]) for i in range(m)]
@@ -223,7 +224,7 @@ def _fault_behind_an_error(run_plan: Callable[..., Any], patience: float) -> str
     return ""
 
 
-def _order_of(noted: list[int], m: int, n: int) -> str:
+def _order_of(noted: list[int | None], m: int, n: int) -> str:
     """Say in which clock tasks were not put in the order of the partitions, "" if in none."""
     for k, clock in enumerate(clock_cycles(m, n)):
         wanted = [j for _, j in clock]

@@ -106,9 +106,10 @@ class ProbeTask:
         self.computed += 1
         self.thread = current_thread()
         self.taken |= self.early()
+        again = self.ran_in == current_thread().name  # the others have met it, and are gone
         self.ran_in = current_thread().name
         try:
-            if self.meeting is not None:
+            if self.meeting is not None and not again:
                 self.meeting.wait()
         except BrokenBarrierError:
             self.alone = True
@@ -171,7 +172,7 @@ def describe_answer(answer: object, task: ProbeTask) -> str:
         return "the last answer, (False, None), although tasks are left"
     try:
         ok, payload = cast(tuple[bool, Any], answer)
-        if not isinstance(ok, bool):
+        if not isinstance(ok, bool) or not all(isinstance(each, tuple) for each in (answer, payload)):
             return f"an answer of another form: {form_of(answer)}"
         if ok:
             whose, batch = payload

@@ -122,11 +122,7 @@ def clock_that_waits_once_too_often(tasks, in_queues, out_queues):
             "A batch may be None",
             "works and returns None, works. Expected: True, task 0 and its batch",
         ),
-        (
-            n09.check_worker,
-            "Every answer needs",
-            "all are put before the first answer is taken. Expected: True, task 0",
-        ),
+        (n09.check_worker, "Each answer is a tuple", "seen: an answer of another form: [True, (ProbeTask, str)]"),
         (n09.check_worker, "A function that calls", "seen: False, the RecursionError of maximum recursion depth"),
         (n09.check_worker, "A task may count", "works, but bool(task) is False, works. Expected: True, task 1"),
         (n09.check_worker, "Answer each task", "seen: no answer to task 0 until None came"),

@@ -144,6 +144,23 @@ def worker_with_flags_of_its_own(in_queue, out_queue):
     out_queue.put((False, None))
 
 
+def worker_whose_answers_are(in_queue, out_queue, made):
+    while (task := in_queue.get()) is not None:
+        try:
+            out_queue.put(made((True, (task, task.compute()))))
+        except BaseException:
+            out_queue.put(made((False, sys.exc_info())))
+    out_queue.put((False, None))
+
+
+def with_a_list(answer):
+    return answer[0], list(answer[1])
+
+
+def with_a_list_for_an_error(answer):
+    return answer if answer[0] else with_a_list(answer)
+
+
 @contextmanager
 def spawn_that_looks_at_all(devices):
     shared = any(device.type != "cpu" for device in devices)
@@ -223,6 +240,17 @@ def one_for_all():
             n09.check_worker,
             worker_that_puts_errors_back,
             "Nobody is told of the error: the scheduler waits for an answer for ever.",
+        ),
+        (
+            n09.check_worker,
+            partial(worker_whose_answers_are, made=list),
+            "form: [True, (ProbeTask, str)]. Each answer is a tuple: a list may change before the scheduler reads it.",
+        ),
+        (n09.check_worker, partial(worker_whose_answers_are, made=with_a_list), "form: (True, [ProbeTask, str])."),
+        (
+            n09.check_worker,
+            partial(worker_whose_answers_are, made=with_a_list_for_an_error),
+            "form: (False, [type, ValueError, traceback]).",
         ),
         (n09.check_worker, worker_with_flags_of_its_own, "form: (str, (ProbeTask, str))."),
         (

@@ -50,9 +50,25 @@ def plan_by_data_flow(compute, batches, n, in_queues, out_queues):
     return values
 
 
+def plan_that_ends_the_workers(compute, batches, n, in_queues, out_queues):
+    outputs = run_plan(compute, batches, n, in_queues, out_queues)
+    for in_queue in in_queues:
+        in_queue.put(None)
+    return outputs
+
+
 def clock_that_puts_twice(tasks, in_queues, out_queues):
     answers = answers_of(tasks, in_queues, out_queues)
     answers_of(tasks, in_queues, out_queues)
+    return ended(tasks, answers)
+
+
+def clock_that_tries_once_more(tasks, in_queues, out_queues):
+    answers = answers_of(tasks, in_queues, out_queues)
+    for j, task in tasks.items():
+        if not answers[j][0]:
+            in_queues[j].put(task)
+            answers[j] = out_queues[j].get()
     return ended(tasks, answers)
 
 
@@ -115,6 +131,16 @@ def spawn_by_a_pool_of_the_usual_size(devices):
             n09.check_spawn_workers,
             spawn_by_a_name_without_zeros,
             "cuda:1, cuda:10. Expected: 4 in_queues, 3 different; 4 out_queues, 3 different; seen: 4 in_queues, 2",
+        ),
+        (
+            n09.check_run_plan,
+            plan_that_ends_the_workers,
+            "cpu: None was put into an in_queue: no worker is there for the next run.",
+        ),
+        (
+            n09.check_run_clock,
+            clock_that_tries_once_more,
+            "Expected: tasks computed by their own worker: 3; seen: tasks computed by their own worker: 4.",
         ),
         (n09.check_run_clock, clock_that_puts_twice, "computed by their own worker: 3; seen: tasks computed by their"),
         (

@@ -105,7 +105,7 @@ def draw_diagonals(clock_cycles: ClockCycles, micro_batches: int, partitions: in
     """Draw all pairs with their clock, and the table by clock; `clock` stands out (at most the last)."""
     m = micro_batches
     n = partitions
-    table = [list(pairs) for pairs in clock_cycles(m, n)]
+    table = [[(i, j) for i, j in pairs] for pairs in clock_cycles(m, n)]
     clocks = len(table)
     clock = min(clock, clocks - 1)
     now = sorted(table[clock], reverse=True)

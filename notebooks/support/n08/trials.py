@@ -224,8 +224,8 @@ def machines() -> list[tuple[Any, ...]]:
     two = {2: (0.4, 0.6), 4: (0.25, 0.37), 8: (0.15, 0.215), 16: (0.1, 0.2), 32: (0.11, 0.2)}
     asked: list[tuple[Any, ...]] = [
         (turn_early, _free(two), 2, 1.0),
-        (turn_early, _free({1: (1.0, 2.0), 2: (0.5, 1.5)}), 2, 1.0),  # 6 and 6
-        (turn_early, _free({2: (0.5, 1.5), 1: (1.0, 2.0)}), 2, 1.0),  # 6 and 6
+        (turn_early, _free({2: (2.0, 3.0), 4: (1.0, 2.0)}), 2, 1.0),  # 15 and 15; 4 hold a smaller share
+        (turn_early, _free({4: (1.0, 2.0), 2: (2.0, 3.0)}), 2, 1.0),  # 15 and 15
         (turn_early, _free({1: (1.0, 2.0), 2: (0.5, 1.499)}), 2, 1.0),  # 6 and 5.997
         (turn_early, _free({1: (0.0, 0.0), 2: (0.5, 1.5)}), 2, 1.0),  # 0 and 6
         (gpipe, _free(two), 2, 0.75),

@@ -6,7 +6,7 @@ import pytest
 
 from lib import schedules
 from lib.pipeline import clock_cycles
-from lib.schedules import ScheduleError, validate
+from lib.schedules import validate
 from support.kit.mistakes import edited
 from support.n08 import checks as n08
 from support.n08 import solved
@@ -350,6 +350,12 @@ def test_what_does_not_quite_fit_does_not_fit(more):
     assert "memory = 0.1" in verdict.message or "memory = 0.2" in verdict.message
 
 
+def test_of_equals_it_is_the_smallest_m_and_not_who_holds_the_smallest_share():
+    by_share = "lambda m: (steps[m], live_activations(make(m, n))[0] / m)"
+    verdict = n08.check_best_m(edited(solved.best_m, ("lambda m: steps[m]", by_share)))
+    assert "expected 2, got 4" in verdict.message
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -403,46 +409,3 @@ def test_times_that_are_read_wrongly_or_added_up_are_told_so_and_not_that_ranks_
         assert verdict.status == "wrong"
         assert says in verdict.message
         assert "it also waits" not in verdict.message
-
-
-# ---- which orders can't run
-
-
-def test_the_orders_that_can_not_run_are_one_of_four_with_the_same_tasks():
-    refused = []
-    for letter, orders in n08.TABLES.items():
-        try:
-            validate(as_schedule(orders))
-        except ScheduleError:
-            refused.append(letter)
-    assert refused == ["D"]
-    assert len({tuple(sorted(order)) for orders in n08.TABLES.values() for order in orders}) == 1
-    with pytest.raises(RuntimeError, match="rank 0 waits with B0, rank 1 waits with F1"):
-        solved.simulate(n08.TABLES["D"], {"F": [1, 1], "B": [2, 2]})
-    assert n08.check_illegal("d ", ("B0", "F1"))
-    assert n08.check_illegal("D", [("B", 0), ("F", 1)])
-    assert n08.check_illegal("D", "B0 F1")
-    assert n08.check_illegal("D", "b0, f1")
-    assert "none of A, B, C, D" in n08.check_illegal("E", ["B0"]).message
-    assert "two tasks are asked for" in n08.check_illegal("D", 3).message
-    assert n08.check_illegal(None, ["B0", "F1"]).message.endswith("the orders that can't run.")
-
-
-@pytest.mark.parametrize(
-    ("at", "says"),
-    [
-        (["B0", "B0"], "It is D. Rank 1 stops before it comes to B0."),
-        (["B0", "F2"], "It is D. Rank 1 stops before it comes to F2."),
-        (["F2", "F1"], "It is D. Rank 0 stops before it comes to F2."),
-        (["F0", "F1"], "It is D. Rank 0 does get through F0: go on."),
-        (["F0", "B2"], "It is D. Rank 0 does get through F0: go on. Rank 1 stops before it comes to B2."),
-        (["B0", "F7"], "It is D. Rank 1 has no task F7."),
-        (["B0"], "a task for each of two ranks is asked for, not 1"),
-        (["B0", None], "It is D. Rank 1 has no task NONE."),
-        (["F1", "B0"], "Rank 0's task comes first"),
-    ],
-)
-def test_who_has_the_right_letter_is_told_which_rank_is_wrong_and_on_which_side(at, says):
-    verdict = n08.check_illegal("D", at)
-    assert verdict.status == "wrong"
-    assert says in verdict.message

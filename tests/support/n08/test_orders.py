@@ -1,14 +1,15 @@
-"""Orders as a reader of notebook 08 may write them: 1F1B in other words, too slow ones, and two at most."""
+"""Orders as a reader of notebook 08 may write them: 1F1B in other words, too slow ones, two at most, a ring."""
 
 import itertools
 from functools import cache
 
 import pytest
 
+from lib.schedules import ScheduleError, validate
 from support.kit.mistakes import edited
 from support.n08 import checks as n08
 from support.n08 import solved
-from support.n08.runs import never_waiting
+from support.n08.runs import as_schedule, never_waiting
 from support.n08.timelines import going_further
 
 # ---- turning early
@@ -159,6 +160,49 @@ def test_1f1b_of_two_ranks_before_a_third_is_told_what_holds_it_up_and_not_that_
 )
 def test_other_orders_of_two_are_told_what_they_lack(wrong, says):
     verdict = n08.check_two_held(wrong)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+# ---- which orders can't run
+
+
+def test_the_orders_that_can_not_run_are_one_of_four_with_the_same_tasks():
+    refused = []
+    for letter, orders in n08.TABLES.items():
+        try:
+            validate(as_schedule(orders))
+        except ScheduleError:
+            refused.append(letter)
+    assert refused == ["D"]
+    assert len({tuple(sorted(order)) for orders in n08.TABLES.values() for order in orders}) == 1
+    with pytest.raises(RuntimeError, match="rank 0 waits with B0, rank 1 waits with F1"):
+        solved.simulate(n08.TABLES["D"], {"F": [1, 1], "B": [2, 2]})
+    assert n08.check_illegal("d ", ("B0", "F1"))
+    assert n08.check_illegal("D", [("B", 0), ("F", 1)])
+    assert n08.check_illegal("D", "B0 F1")
+    assert n08.check_illegal("D", "b0, f1")
+    assert "none of A, B, C, D" in n08.check_illegal("E", ["B0"]).message
+    assert "two tasks are asked for" in n08.check_illegal("D", 3).message
+    assert n08.check_illegal(None, ["B0", "F1"]).message.endswith("the orders that can't run.")
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [
+        (["B0", "B0"], "It is D. Rank 1 stops before it comes to B0."),
+        (["B0", "F2"], "It is D. Rank 1 stops before it comes to F2."),
+        (["F2", "F1"], "It is D. Rank 0 stops before it comes to F2."),
+        (["F0", "F1"], "It is D. Rank 0 does get through F0: go on."),
+        (["F0", "B2"], "It is D. Rank 0 does get through F0: go on. Rank 1 stops before it comes to B2."),
+        (["B0", "F7"], "It is D. Rank 1 has no task F7."),
+        (["B0"], "a task for each of two ranks is asked for, not 1"),
+        (["B0", None], "It is D. Rank 1 has no task NONE."),
+        (["F1", "B0"], "Rank 0's task comes first"),
+    ],
+)
+def test_who_has_the_right_letter_is_told_which_rank_is_wrong_and_on_which_side(at, says):
+    verdict = n08.check_illegal("D", at)
     assert verdict.status == "wrong"
     assert says in verdict.message
 

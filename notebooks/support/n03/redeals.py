@@ -102,7 +102,7 @@ def _fault_of_control(control: Any, epoch: Tensor, kept: tuple[bool, bool], othe
         shape = (
             f"a tensor of shape {list(first.shape)}" if isinstance(first, Tensor) else f"a {kind_of(first)}"
         )
-        return f"it gives {shape}, not one of shape {list(epoch.shape)}."
+        return f"it gives {shape}, not a tensor of shape {list(epoch.shape)}."
     if first.dtype != epoch.dtype:
         return f"it gives {first.dtype} for {epoch.dtype}."
     if not torch.equal(given, epoch):

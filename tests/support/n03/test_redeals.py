@@ -42,8 +42,8 @@ def test_controls_written_otherwise_pass_and_those_that_change_two_things_or_har
         (swapped_neighbours, "are together in"),
         (other_steps, "but the steps come in another order: step k is to hold what it held"),
         (
-            lambda epoch, generator: new_company(epoch, generator).tolist(),
-            "it gives a list, not one of shape [6, 8, 4]",
+            lambda epoch, generator: new_company(epoch, generator).numpy(),
+            "it gives a ndarray, not a tensor of shape [6, 8, 4]",
         ),
         (
             lambda epoch, generator: new_company(epoch, generator)[:1].expand_as(epoch),

@@ -22,10 +22,31 @@ from support.n10.input_trials import fault_of_inputs, is_off
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Run a trial without warnings, and leave the random numbers as they were."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Run a trial without warnings and outside autocast, and leave random numbers and autocast as they were."""
+    enabled = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu")
+    depth = _nest(0)  # some answer may have entered an autocast and never left it
+    torch.set_autocast_enabled("cpu", False)
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_autocast_enabled("cpu", enabled)
+        torch.set_autocast_dtype("cpu", dtype)
+        torch.clear_autocast_cache()
+        _nest(depth)
+
+
+def _nest(depth: int) -> int:
+    """Let so many autocasts be around; return how many were."""
+    now = torch.autocast_increment_nesting()
+    was = now - 1
+    while now > depth:
+        now = torch.autocast_decrement_nesting()
+    while now < depth:
+        now = torch.autocast_increment_nesting()
+    return was
 
 
 class _Segment(nn.Module):

@@ -369,9 +369,28 @@ class BackwardInsideTheFork(ByHand):
         return None, *(leaf.grad for leaf in leaves)
 
 
+ZEROS_FOR_A_MASK_ALONE = of_the_solution(
+    ("(x.grad for", "(x.grad if output.requires_grad else torch.zeros_like(x) for")
+)
+NEVER_LEAVES_ITS_AUTOCAST = of_the_solution(
+    (", torch.autocast(*ctx.autocast)", ""),
+    ("            output =", "            torch.autocast(*ctx.autocast).__enter__()\n            output ="),
+)
+
+
+def test_an_answer_that_never_leaves_its_autocast_leaves_none_behind():
+    was = torch.autocast_increment_nesting(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    torch.autocast_decrement_nesting()
+    assert not n10.check_checkpoint(NEVER_LEAVES_ITS_AUTOCAST)
+    now = torch.autocast_increment_nesting(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    torch.autocast_decrement_nesting()
+    assert now == was
+
+
 @pytest.mark.parametrize(
     "answer, says",
     [
+        (ZEROS_FOR_A_MASK_ALONE, "the function does not use input 1: its .grad must stay None, and it was filled"),
         (KEEPS_THE_SECOND, "after backward 48 KiB of the second forward are alive"),
         (KEEPS_THE_LEAVES, "after backward 16 KiB of the second forward are alive"),
         (GoesBackTwice, "backward went 2 times through the second forward"),

@@ -47,13 +47,15 @@ class AskedForLayers:
     def fault(self, m: int, n: int) -> str:
         """Say whether a pair was not asked for, or more than once, or something else has computed it."""
         pairs = list(product(range(m), range(n)))
-        for pair in [*pairs, *self.asked]:
-            if self.asked[pair] != 1 or pair not in pairs:
-                i, j = pair
+        for i, j in pairs:
+            if self.asked[i, j] != 1:
                 return (
-                    f"in its own thread forward asked self.layer({i}, {j}) {self.asked[pair]} ×, not once: what "
+                    f"in its own thread forward asked self.layer({i}, {j}) {self.asked[i, j]} ×, not once: what "
                     f"computes micro-batch {i} in partition {j} is for `layer` to say"
                 )
+        for i, j in self.asked:
+            if (i, j) not in pairs:
+                return f"forward asked self.layer({i}, {j}), but m is {m} and n is {n}: i and j begin at 0"
         for i, j in pairs:
             if not self.called[i, j]:
                 return f"what self.layer({i}, {j}) returned was never called: something else has computed this pair"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
@@ -34,12 +35,12 @@ def fault_of_parts(model: Any, balance: Sequence[int], layers: Sequence[nn.Modul
 
 
 def _fault_of_a_nested_sequential(answer: Callable[..., Any]) -> str:
-    """Say whether a nested Sequential is opened: in a balance it counts as one layer."""
+    """Say whether layers are found by numbers, or a nested Sequential is opened: in a balance it counts as one."""
     layers = [nn.Sequential(nn.Linear(1, 1), nn.ReLU()), nn.Linear(1, 1)]
     balance = [1, 1]
-    told = f"with a nested Sequential among the layers, balance {balance}"
+    told = f"with named layers, a nested Sequential among them, balance {balance}"
     with in_case(told):
-        model = answer(nn.Sequential(*layers), balance, 2)
+        model = answer(nn.Sequential(OrderedDict(zip(("block", "last"), layers, strict=True))), balance, 2)
     fault = fault_of_parts(model, balance, layers)
     if not fault:
         return ""

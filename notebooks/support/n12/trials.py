@@ -400,8 +400,10 @@ def _fault_of_workers(case: Case, watch: Watch) -> str:
 
 
 def _fault_of_mode(case: Case, layers: list[_Layer]) -> str:
-    changed = case.special == "eval" and any(layer.training for layer in layers)
-    return "the caller's layers are in training mode afterwards" if changed else ""
+    wanted = case.special != "eval"
+    mode = "evaluation" if wanted else "training"
+    changed = any(layer.training != wanted for layer in layers)
+    return f"the caller's layers are in {mode} mode afterwards" if changed else ""
 
 
 def _apart(got: Tensor | None, right: Tensor | None, what: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -51,13 +52,24 @@ def in_place_of_cuda(gpu: PretendGPU) -> Iterator[PretendGPU]:
 
 @contextmanager
 def _swapped_parameters() -> Iterator[None]:
-    """Let module.to() put a tensor of another class in the place of a parameter: by itself it fills in its memory."""
+    """Let module.to() put a tensor of another class in the place of a parameter: by itself it fills in its memory.
+
+    torch swaps none that a graph holds. One that is on its device already need not be: it stays what it is.
+    """
+    swap = torch.utils.swap_tensors
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
-        yield
+        with mock.patch.object(torch.utils, "swap_tensors", partial(_swap_unless_in_place, swap)):
+            yield
     finally:
         torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+def _swap_unless_in_place(swap: Callable[..., None], old: Tensor, new: Tensor) -> None:
+    if isinstance(old, PretendTensor) and isinstance(new, PretendTensor) and new.block is old.block:
+        return
+    swap(old, new)
 
 
 def _noting_what_is_made(gpu: PretendGPU) -> Callable[..., Any]:

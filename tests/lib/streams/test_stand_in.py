@@ -264,3 +264,17 @@ def test_a_function_goes_backward_in_the_stream_that_is_current_when_its_forward
         assert side.seen == [outside]
         assert all(number < begins for number in waits(gpu.operations)), "backward is in one stream"
     assert torch.autograd.Function.apply.__func__.__name__ == "apply"
+
+
+def test_a_module_that_a_graph_holds_may_be_moved_to_where_it_is():
+    with in_place_of_cuda(PretendGPU()) as gpu:
+        layer = nn.Linear(3, 2).to("cuda")
+        weight = layer.weight
+        y = layer(torch.ones(1, 3, device="cuda"))
+        launched = len(gpu.operations)
+        layer.to("cuda")
+        assert layer.weight is weight
+        assert len(gpu.operations) == launched, "nothing is copied"
+        y.sum().backward()
+        layer.to("cuda")
+        assert plain(weight.grad).tolist() == [[1.0] * 3] * 2

@@ -24,6 +24,7 @@ from support.kit.judged import Fault
 from support.kit.raised import Finding, in_case
 from support.kit.values import kind_of
 from support.n11.prompt import PromptGPU
+from support.n11.runs import must_send
 
 Passages: TypeAlias = tuple[Any, Any]
 """MyCopy and MyWait: classes derived from torch.autograd.Function."""
@@ -306,6 +307,7 @@ def _there_and_back(answer: Passages, m: int, trip: _Trip) -> tuple[list[Tensor]
         x = wait.apply(first, here, inputs[-1] * 2)
         x = copy.apply(here, there, x)
         x = wait.apply(there, last, x)
+        x.grad_fn.register_hook(must_send)
         losses.append((x * ODD).sum())
         del x
     roots = losses if trip.own == 3 else [sum(losses[1:], losses[0])]

@@ -23,6 +23,7 @@ from lib.pipeline.gpipe import GPipe
 from lib.pipeline.pipeline import clock_cycles
 from lib.runtime.recording import Place
 from support.built import MyTwoNodeCheckpoint, fence, my_tie
+from support.kit.raised import Finding
 from support.recordings import load, provenance
 
 AutogradFunction: TypeAlias = Any  # a class derived from torch.autograd.Function
@@ -194,6 +195,12 @@ def note_sums(output: Tensor) -> Callable[[], str]:
         ]
         node.register_hook(partial(note, k, ends))
     return lambda: next((" and ".join(sorted(two)) for two in givers.values() if len(two) > 1), "")
+
+
+def must_send(given: Sequence[Tensor | None], _: Any) -> None:
+    """Raise, as a hook of a MyWait's node, where it gives no gradient: the next node would get zeros of torch's."""
+    if given[-1] is None:
+        raise Finding("MyWait.backward gives None for x, so no gradient goes on.")
 
 
 def fenced(

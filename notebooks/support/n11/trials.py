@@ -28,7 +28,7 @@ from support.n11.runs import engine_order, far_ahead, note_sums, step
 MEANINGS = {
     "incorrect number of gradients": "backward returns one gradient for each argument of forward after ctx, or None.",
     "invalid gradient": "A gradient has the shape of its tensor. The phony's has no elements.",
-    "positional argument": "backward gets one gradient for each output of forward.",
+    "positional argument": "The arguments are the stub's; backward gets one gradient for each output of forward.",
     "'inside'": "There is no inside where your code looks for it.",
 }
 

@@ -132,6 +132,11 @@ def test_a_wait_that_copies_the_gradient_is_refused(copied):
     refused(n11.check_copy_wait(MyCopy, answer), "In MyWait.backward 'clone' is launched")
 
 
+def test_a_wait_that_sends_no_gradient_back_is_not_laid_on_the_copy_before_it():
+    answer = edited(MyWait, ("None, None, gradient", "None, None, None"))
+    refused(n11.check_copy_wait(MyCopy, answer), "MyWait.backward gives None for x", "raised", "copied")
+
+
 def test_a_gradient_that_is_kept_for_ever_is_refused():
     kept = KEEPING.replace("ctx.gradient = gradient", "KEPT.append(gradient)")
     _, *answer = edited(COPYING, (BACK, kept), names={"current_stream": current_stream, "KEPT": []})

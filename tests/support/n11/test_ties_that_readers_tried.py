@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from support.built import Fork, Join, depend, fence
+from support.built import Fork, Join, MyFork, MyJoin, MyRecompute, MyTwoNodeCheckpoint, depend, fence, my_tie
 from support.kit.mistakes import edited
 from support.n11 import checks as n11
 
@@ -31,6 +31,22 @@ def test_a_list_of_its_own_is_told_to_be_nobodys():
 def test_a_wrong_depend_beside_our_fence_spoils_only_the_answer():
     refused(n11.check_fence(lambda batches, i: None, fence), "Nothing is held back")
     assert n11.check_fence(depend, fence)
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "changes"),
+    [
+        (n11.check_fork_join, (MyFork, MyJoin), ("ctx, x, phony)", "ctx, x)")),
+        (
+            n11.check_halves,
+            (MyTwoNodeCheckpoint, MyRecompute, my_tie),
+            ("my_tie(output, shared, function, x)", "my_tie(output)"),
+        ),
+        (n11.check_fence, (depend, fence), ("fence(clock, batches, copy)", "fence(clock, batches)")),
+    ],
+)
+def test_who_leaves_an_argument_out_is_told_that_the_stub_has_it(check, answer, changes):
+    refused(check(*edited(answer, changes)), "The arguments are the stub's")
 
 
 def ties_by_itself(clock, batches, copy):

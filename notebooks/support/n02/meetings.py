@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import chain, islice, permutations, product, starmap, tee
 from math import gcd
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from support.kit.values import short
 from support.n02.orders import run_together
 
 MIXED = (
-    "Items that differ in seed, epoch or index have the same numbers: the three are mixed so that different ones come "
-    "out alike. Keep them apart."
+    "Items that differ in seed, epoch or index have a number in common: the three are mixed so that different ones "
+    "come out alike. Keep them apart."
 )
 SHAPE = (
     "An item is (index, crop, flip): the index that its key stands for, a whole number from 0 to 99, "
@@ -46,8 +47,10 @@ _WORD = 2**32  # NumPy and torch cut what they are seeded with into words of 32 
 _FEW = 6  # triples of a row
 _COMPARED = 40  # crops in a row, each with the flip of an item far away
 _SIDE = 12  # seeds, epochs and indices in a cube of items
+_NEAR = 6  # so many seeds, epochs and indices two of them are apart
+_ALIKE = {"crop": 0.2, "flip": 0.75}  # the share of equal ones that chance never reaches, of 216 and more
 Drawn = list[tuple[int, int]]  # (crop, flip) of each item
-_Pairs = tuple[tuple[int, int], ...]
+_Numbers = tuple[int, ...]
 _Where = tuple[int, int, int]  # seed, epoch, index: of an item, or of the first of some
 
 
@@ -75,31 +78,47 @@ def meetings(keys_of: Any, item_of: Any, seeds: Sequence[Sequence[Drawn]]) -> It
 
 
 def _meetings_of_blocks(keys_of: Any, item_of: Any, seeds: Sequence[Sequence[Drawn]]) -> Iterator[str]:
-    """Yield where ten neighbours have the numbers of ten others, in whatever order, or all are alike."""
+    """Yield where ten neighbours have the crops of ten others, in whatever order, or fifty their flips, in order."""
 
-    def block(where: _Where) -> _Pairs:
+    def block(where: _Where) -> Drawn:
         seed, epoch, start = where
-        keys = keys_of_some(keys_of, range(start, start + BLOCK), epoch)
-        return tuple(sorted(drawn_by_items(item_of, keys, seed)))
+        return drawn_by_items(item_of, keys_of_some(keys_of, range(start, start + BLOCK), epoch), seed)
 
-    near: dict[_Pairs, _Where] = {}
+    def flips_behind(where: _Where) -> Iterator[_Numbers]:
+        return (_flips(block(_moved(2, far, where))) for far in range(BLOCK, 5 * BLOCK, BLOCK))
+
+    near: dict[_Numbers, _Where] = {}
+    begun: dict[_Numbers, list[_Where]] = {}
     for seed, epochs in enumerate(seeds):
         for epoch, items in enumerate(epochs):
+            begun.setdefault(_flips(items[:BLOCK]), []).append((seed, epoch, 0))
             for start in range(len(items) - BLOCK + 1):
-                ten = tuple(sorted(items[start : start + BLOCK]))
+                ten = _crops(items[start : start + BLOCK])
                 before = near.setdefault(ten, (seed, epoch, start))
                 if before[:2] != (seed, epoch):  # blocks of one epoch overlap
                     yield f"{MIXED} Here {_told((seed, epoch, start))} meet {_told(before)}."
     far_away = [*product((0, 1), range(2, _IN_A_ROW)), *product(range(3), _FAR)]
     for where in filter(_is_asked_for, starmap(_along, far_away)):
-        met = near.get(block(where))
+        items = block(where)
+        met = near.get(_crops(items))
         if met and met != where:
             yield f"{MIXED} Here {_told(where)} meet {_told(met)}."
+        for other in begun.get(_flips(items), ()):
+            if other != where and all(map(eq, flips_behind(where), flips_behind(other))):
+                yield f"{MIXED} Here {_told(where)} have the flips of {_told(other)}."
     for seed, epoch in ((0, 0), (MOST[0] - 1, MOST[1] - 1)):
         last = (seed, epoch, MOST[2] - BLOCK)
         different = len({*block(last)})
         if different < BLOCK / 2:  # of 200 possible ones
             yield f"{MIXED} Here {_told(last)} have {different} different pairs of numbers."
+
+
+def _crops(items: Drawn) -> _Numbers:
+    return tuple(sorted(crop for crop, _ in items))
+
+
+def _flips(items: Drawn) -> _Numbers:
+    return tuple(flip for _, flip in items)
 
 
 def _meetings_of_rows(keys_of: Any, item_of: Any) -> Iterator[str]:
@@ -116,17 +135,17 @@ def _meetings_of_rows(keys_of: Any, item_of: Any) -> Iterator[str]:
 
     for which, stride in enumerate(_STRIDES):
 
-        def run(place: int, more: int, count: int, along: int = which) -> _Pairs:
+        def run(place: int, more: int, count: int, along: int = which) -> _Numbers:
             first = 0 if more == along else 1
-            return tuple(pair(_along(along, place + far, more, first)) for far in range(count))
+            return tuple(pair(_along(along, place + far, more, first))[0] for far in range(count))
 
-        far_away: dict[_Pairs, list[int]] = {}
+        far_away: dict[_Numbers, list[int]] = {}
         last = min(stride * stride, MOST[which] - _SURE)
         for place in range(stride, last + 1, stride):
             far_away.setdefault(run(place, which, _FIRST), []).append(place)
         for more in range(3):
             beside = 0 if more == which else 1
-            row = (pair(_along(which, place, more, beside)) for place in range(stride + _FIRST - 1))
+            row = (pair(_along(which, place, more, beside))[0] for place in range(stride + _FIRST - 1))
             begun_later = (islice(each, far, None) for far, each in enumerate(tee(row, _FIRST)))
             for place, first in enumerate(zip(*begun_later, strict=False)):
                 for met in far_away.get(first, ()):
@@ -232,6 +251,20 @@ def faults_of_others(keys_of: Any, item_of: Any) -> Iterator[str]:
         told = [crop for crop, seen in flips.items() if len(seen) > 7 and len({*seen}) == 1]
         if len(told) > 10:  # by chance none or one
             yield f"{EXCHANGED} Here {how}: {len(told)} of 100 crops tell the flip."
+    yield from _faults_of_neighbours(np.array([*drawn.values()]).reshape(_SIDE, _SIDE, _SIDE, 2))
+
+
+def _faults_of_neighbours(drawn: np.ndarray[Any, Any]) -> Iterator[str]:
+    """Yield whether, in a cube of items, each crop or flip is that of the item some steps away."""
+    for step in product(range(-_NEAR, _NEAR + 1), repeat=3):
+        if step <= (0, 0, 0):  # the same two, seen from the other
+            continue
+        here = drawn[tuple(slice(max(0, -far), _SIDE - max(0, far)) for far in step)]
+        there = drawn[tuple(slice(max(0, far), _SIDE - max(0, -far)) for far in step)]
+        for (name, most), same in zip(_ALIKE.items(), (here == there).reshape(-1, 2).mean(0), strict=True):
+            if same > most:
+                how = f"another has {step[0]} added to the seed, {step[1]} to the epoch and {step[2]} to the index"
+                yield f"{MIXED} Here {how}: {same:.0%} have the same {name}."
 
 
 def _like_words() -> Iterator[tuple[list[_Where], list[_Where]]]:

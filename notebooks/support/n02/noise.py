@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
-from support.kit.raised import in_case, named
+from support.kit.raised import Finding, in_case, named
 from support.kit.values import NO_RETURN, short
 from support.n02.chance import unfair
 from support.n02.generators import another_process, states
@@ -57,9 +59,14 @@ KEPT = (
 UNEVEN = "Not all crops, or not both flips, are equally likely."
 SHARED = "One number serves for two: each item of each epoch draws its own."
 
+GROWS = "An item takes too much work where its epoch or its index is large."
+
 SIZE = 20
 EPOCHS = 60
 _MANY = 8000  # items whose smallest and largest crops are counted
+_LARGE = 1_000_000  # an index, and
+_CALLS = 100_000  # so many calls are too many for its item,
+_BYTES = 500_000  # and so much memory
 _ENOUGH = 18  # flips with one crop, of about 24: all equal for some crop in one right answer of 10,000
 
 
@@ -90,7 +97,7 @@ def fault_of_noise(answers: Any) -> str:
     item = item_of(next(iter(keys), None), 0)
     if item is None:
         return f"{SHAPE} item_of {NO_RETURN}."
-    said = _wrong_shape(keys_of, item_of)
+    said = _growing_work(keys_of, item_of) or _wrong_shape(keys_of, item_of)
     if said:
         return said
     touched = states() != before
@@ -107,6 +114,33 @@ def fault_of_noise(answers: Any) -> str:
     if not said:
         return ""
     return f"{said} Items 0 to 3 have {draws.first[:4]} in epoch 0 and {draws.second[:4]} in epoch 1."
+
+
+def _growing_work(keys_of: Any, item_of: Any) -> str:
+    """Say whether a large epoch or index takes many calls, or much memory: a clock would tell of the machine, too."""
+    calls = 0
+
+    def called(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > _CALLS:
+            raise Finding(GROWS)
+
+    epoch = MOST[1] - 1
+    profiled = sys.getprofile()
+    for key in keys_of_some(keys_of, [_LARGE], epoch):
+        tracemalloc.start()
+        try:
+            with in_case(f"With seed 0, epoch {epoch} and index {_LARGE}"):
+                sys.setprofile(called)
+                item_of(key, 0)
+        finally:
+            sys.setprofile(profiled)
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        if most > _BYTES:
+            return f"{GROWS} Index {_LARGE} in epoch {epoch} takes {most} bytes."
+    return ""
 
 
 def _wrong_shape(keys_of: Any, item_of: Any) -> str:

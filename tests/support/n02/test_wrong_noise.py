@@ -216,19 +216,12 @@ def test_a_key_carries_the_epoch_to_a_worker_that_was_there_before(answers):
         lambda seed, epoch, index: ((seed << 32) + epoch, index),
         lambda seed, epoch, index: ((seed << 27) + index, epoch),
         lambda seed, epoch, index: (seed, (epoch * 10**8 + index) % 2**32),
-        lambda seed, epoch, index: seed * 1_000_003 + epoch * 10_007 + index,
-        lambda seed, epoch, index: (seed, epoch * 7919 + index),
-        lambda seed, epoch, index: (seed, epoch * 65_537 + index),
-        lambda seed, epoch, index: (seed, epoch * 365 + index),
-        lambda seed, epoch, index: (seed, epoch * 2999 + index),
         lambda seed, epoch, index: (seed * 211 + epoch, index),
         lambda seed, epoch, index: (seed + epoch * 211, index),
-        lambda seed, epoch, index: (seed * 7919 + epoch, index),
         lambda seed, epoch, index: (seed * 7919 + epoch) * 104_729 + index,
         lambda seed, epoch, index: (seed * 2_654_435_761 + epoch * 40_503 + index) % 2**32,
         lambda seed, epoch, index: (seed, epoch, int(np.float32(index))),
         lambda seed, epoch, index: (seed % 2**31, epoch, index),
-        lambda seed, epoch, index: (seed % 10**8, epoch, index),
         lambda seed, epoch, index: (seed % 10**9, epoch, index),
         lambda seed, epoch, index: (seed * 10**14 + epoch * 10**8 + index) % 2**63,
         lambda seed, epoch, index: int((seed + epoch / 10**6 + index / 10**14) * 10**14),
@@ -239,6 +232,42 @@ def test_words_of_32_bits_and_sums_of_any_kind_make_items_meet(source):
         return crop_and_flip_of(np.random.default_rng(source(*three)))
 
     is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], meetings.MIXED)
+
+
+@pytest.mark.parametrize(
+    "crop_of, flip_of",
+    [
+        (lambda s, e, i: number(s, e, i % 1000), lambda s, e, i: number(s, e, i, 1)),
+        (lambda s, e, i: number(s, 7919 * e + i), lambda s, e, i: number(s, e, i, 1)),
+        (lambda s, e, i: number(s, e, i), lambda s, e, i: number(s, 1000 * e + i, 1)),
+        (lambda s, e, i: number(s, e, i), lambda s, e, i: number(s, e + i, 1)),
+        (lambda s, e, i: number(s, e, i), lambda s, e, i: number(e, i, 1) + s),
+    ],
+)
+def test_each_of_the_two_numbers_keeps_seed_epoch_and_index_apart(crop_of, flip_of):
+    answers = [solved.keys_of, item_with(lambda *three: (crop_of(*three) % 100, flip_of(*three) % 2))]
+    is_told(n02.check_noise, answers, meetings.MIXED)
+
+
+def entry_of_a_table(seed, epoch, index):
+    generator = np.random.default_rng((seed, epoch))
+    return int(generator.integers(100, size=index + 1)[-1]), int(generator.integers(2, size=index + 1)[-1])
+
+
+def as_often_as_the_index_says(seed, epoch, index):
+    generator = random.Random(f"{seed} {epoch}")
+    for _ in range(2 * index):
+        generator.random()
+    return int(generator.random() * 100), int(generator.random() * 2)
+
+
+def as_often_as_the_epoch_says(seed, epoch, index):
+    return as_often_as_the_index_says(seed, index, epoch)
+
+
+@pytest.mark.parametrize("crop_and_flip", [entry_of_a_table, as_often_as_the_index_says, as_often_as_the_epoch_says])
+def test_a_large_epoch_or_index_takes_no_more_work(crop_and_flip):
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.GROWS)
 
 
 def test_a_generator_that_takes_no_seed_so_large_is_told_the_case():

@@ -294,7 +294,7 @@ check_run_clock = Exercise(
         ("late", "ValueError", "works"),
         ("ValueError", "late"),
         ("ValueError late", "RuntimeError"),
-        ("ValueError", "SystemExit"),
+        ("StopIteration", "Escape(BaseException)"),
         (FAILS_LATER, "late"),
         (FAILS_LATER, "ValueError"),
         ("works", "works", "ValueError"),  # the next clock is without partition 2

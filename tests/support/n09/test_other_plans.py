@@ -89,6 +89,64 @@ def clock_that_detaches(tasks, *queues):
     return {j: batch.detach() if isinstance(batch, torch.Tensor) else batch for j, batch in batches.items()}
 
 
+def batch_of(answer):
+    ok, payload = answer
+    if not ok:
+        raise payload[1]
+    return payload[1]
+
+
+def clock_through_a_map(tasks, *queues):
+    batches = dict(zip(tasks, map(batch_of, answers_of(tasks, *queues).values()), strict=False))
+    for j, batch in batches.items():
+        tasks[j].finalize(batch)
+    return batches
+
+
+def clock_through_a_generator(tasks, *queues):
+    batches = dict((j, batch_of(answer)) for j, answer in answers_of(tasks, *queues).items())  # noqa: C402
+    for j, batch in batches.items():
+        tasks[j].finalize(batch)
+    return batches
+
+
+def clock_that_lets_an_escape_out(tasks, *queues):
+    batches = {}
+    errors = []
+    for j, answer in answers_of(tasks, *queues).items():
+        try:
+            batches[j] = batch_of(answer)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            errors.append(error)
+    for error in errors:
+        raise error
+    for j, batch in batches.items():
+        tasks[j].finalize(batch)
+    return batches
+
+
+def clock_with_tasks_for_keys(tasks, *queues):
+    answers = answers_of(tasks, *queues)
+    for answer in answers.values():
+        batch_of(answer)
+    batches = dict(payload for _, payload in answers.values())
+    for task in tasks.values():
+        task.finalize(batches[task])
+    return {j: batches[task] for j, task in tasks.items()}
+
+
+def clock_that_looks_tasks_up(tasks, *queues):
+    answers = answers_of(tasks, *queues)
+    for answer in answers.values():
+        batch_of(answer)
+    order = list(tasks.values())
+    found = {order.index(task): batch for _, (task, batch) in answers.values()}
+    batches = {j: found[place] for place, j in enumerate(tasks)}
+    for j, batch in batches.items():
+        tasks[j].finalize(batch)
+    return batches
+
+
 def spawn_by_a_name_without_zeros(devices):
     return spawning(lambda j, device: j if device.type == "cpu" else str(device).rstrip(":0"))(devices)
 
@@ -148,6 +206,11 @@ def spawn_by_a_pool_of_the_usual_size(devices):
             clock_that_raises_exceptions_first,
             "SystemExit of task 0; seen: raised the RuntimeError",
         ),
+        (n09.check_run_clock, clock_through_a_map, "StopIteration of task 0; seen: returned {}"),
+        (n09.check_run_clock, clock_through_a_generator, "in place of the StopIteration of task 0"),
+        (n09.check_run_clock, clock_that_lets_an_escape_out, "of task 0; seen: raised the Escape of task 1"),
+        (n09.check_run_clock, clock_with_tasks_for_keys, "TypeError: unhashable type: 'ProbeTask'"),
+        (n09.check_run_clock, clock_that_looks_tasks_up, "seen: raised KeyError: 1"),
         (n09.check_run_clock, clock_that_copies, "seen: returned copies of batches: 1"),
         (n09.check_run_clock, clock_that_detaches, "returns a tensor, works. Expected: nothing more; seen: returned"),
         pytest.param(

@@ -344,7 +344,7 @@ def clock_that_finalizes_before_it_raises(tasks, *queues):
 
 
 def clock_that_leaves_first(tasks, *queues):
-    """Raise SystemExit and Ctrl-C before any Exception."""
+    """Raise what is no Exception before any Exception."""
     answers = answers_of(tasks, *queues)
     errors = [payload[1] for ok, payload in answers.values() if not ok]
     for error in sorted(errors, key=lambda error: isinstance(error, Exception)):
@@ -383,7 +383,7 @@ def plan_that_remembers(compute, batches, n, *queues, known={}):  # noqa: B006  
         (n09.check_worker, worker_that_knows_an_error_by_its_form, "its type doesn't say whether the task has failed"),
         (n09.check_worker, worker_with_a_thread_at_a_time, "(computed in another thread)"),
         (n09.check_run_clock, clock_that_finalizes_before_it_raises, "seen: raised KeyError"),
-        (n09.check_run_clock, clock_that_leaves_first, "of task 0; seen: raised the SystemExit of task 1"),
+        (n09.check_run_clock, clock_that_leaves_first, "of task 0; seen: raised the Escape of task 1"),
         (n09.check_run_clock, clock_that_remembers, "seen: raised ValueError: task 2"),
         (n09.check_run_plan, plan_that_remembers, "each on cpu, once more: pairs (i, j) that were computed never"),
         (n09.check_worker, worker_that_answers_none_and_goes_on, "when it comes, the thread must end"),

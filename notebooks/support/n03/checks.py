@@ -326,12 +326,46 @@ def _gathered_cases() -> Iterator[dict[str, Any]]:
         yield dict(gathered=_gather([f"a{name}" for name in names], world_size, batch_size), size=size)
 
 
+class _Answer:
+    """An answer as it is: compared bare, a tuple would be as good as a list, and 0 as False."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Answer) or type(self.value) is not type(other.value):
+            return False
+        return bool(self.value == other.value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return short(self.value)
+
+
+def _a_list_of_answers(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Ask for a list, and keep each answer as it is."""
+    listed = _a_list(answer)
+
+    def asked(**case: Any) -> Any:
+        found = listed(**case)
+        return [_Answer(item) for item in found] if isinstance(found, list) else found
+
+    return asked
+
+
+def _bare(some: Any) -> Any:
+    return [item.value for item in some] if isinstance(some, list) else some
+
+
 def _in_order(gathered: Gathered, size: int) -> list[Any]:
     return _turns(gathered)[:size]
 
 
 def _fault_of_order(got: Any, expected: list[Any], case: Mapping[str, Any]) -> str:
     """Say which sample has not its answer."""
+    got = _bare(got)
+    expected = _bare(expected)
     if not isinstance(got, list):
         return f"expected {short(expected)}, got {short(got)}"
     for sample, (answer, due) in enumerate(zip(got, expected, strict=False)):
@@ -349,7 +383,7 @@ check_in_order = Exercise(
     "the answers in order",
     reference=_in_order,
     cases=_gathered_cases,
-    view=_a_list,
+    view=_a_list_of_answers,
     name="in_order",
     fault=_fault_of_order,
     mistakes=famous(_in_order, mistakes.OF_ORDER),

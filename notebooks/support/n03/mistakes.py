@@ -312,6 +312,8 @@ OF_ORDER = {
         ("_turns(gathered)", "_flat(_flat(batch[rank] for batch in gathered) for rank in range(len(gathered[0])))"),
     "You return each turn of the ranks by itself: return one list of answers.":
         ("_turns(gathered)", "[turn for batch in gathered for turn in zip(*batch)]"),
+    "You return a list for each turn of the ranks: return one list of answers.":
+        ("_turns(gathered)", "[list(turn) for batch in gathered for turn in zip(*batch)]"),
     "You zipped the batches: what stands side by side are then the batches of one rank, not the ranks of one batch.":
         ("_turns(gathered)[:size]", "list(zip(*gathered))"),
     "The order is right, but the padding is still there: cut at size.": ("[:size]", ""),

@@ -294,7 +294,7 @@ def _fault_of_many(answer: Any) -> str:
     # the least that can be kept of an image is a byte; something of every batch may stay, and Python's free lists grow
     if tensors > 0.5 or objects > (6 if one_by_one else 0.95):
         left = round(tensors + objects)
-        stays = f"of every image {plural(left, 'byte')} {'stays' if left == 1 else 'stay'}"
+        stays = f"on average {plural(left, 'byte')} an image {'stays' if left == 1 else 'stay'}"
         return Fault(f"{where}: {stays}, and there may be more images than memory holds.", known_by="kept")
     if not one_by_one:
         return _fault_of_growing(answer) or _fault_of_rounding(answer)

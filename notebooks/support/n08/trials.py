@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -44,7 +44,7 @@ def clocks_in_order(answer: ClockCycles) -> Any:
 
     def clocks(m: int, n: int) -> Any:
         found = answer(m, n)
-        if found is None or not hasattr(found, "__iter__"):
+        if found is None or not hasattr(found, "__iter__") or isinstance(found, Mapping):
             return found
         table: list[Any] = []
         for clock in islice(found, m * n + 2):

@@ -1,6 +1,7 @@
 """What answers of notebook 03 keep from an earlier call, or have for small cases only, and how a refusal is told."""
 
 import itertools
+import json
 import re
 
 import numpy
@@ -253,10 +254,20 @@ def test_orders_kept_by_length_and_epoch_are_told_that_another_seed_gets_them():
             lambda gathered, size: [str(answer) for answer in in_order(gathered, size)],
             "sample 0 has the answer True, and at place 0 of your list stands True, a str:",
         ),
+        (
+            lambda gathered, size: in_order(json.loads(json.dumps(gathered)), size),
+            "sample 0 has the answer (1, 2), and at place 0 of your list stands [1, 2], a list:",
+        ),
     ],
 )
 def test_answers_out_of_order_are_told_by_the_sample_that_has_not_its_own(answer, said):
     assert said in n03.check_in_order(answer).message
+
+
+def test_a_false_answer_made_a_zero_is_not_told_that_one_was_left_out():
+    verdict = n03.check_in_order(lambda gathered, size: [answer or 0 for answer in in_order(gathered, size)])
+    assert "stands 0, a int:" in verdict.message, verdict
+    assert "left out" not in verdict.message, verdict
 
 
 @pytest.mark.parametrize("most", [9, 12, 30, 60])

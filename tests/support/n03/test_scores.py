@@ -402,7 +402,7 @@ def test_who_counts_and_keeps_nothing_of_an_image_is_right_however_he_counts(cou
 )
 def test_who_keeps_something_of_every_image_is_told_how_much(count):
     verdict = n03.check_score(with_count(count))
-    assert re.search(r"of every image (1 byte stays|\d+ bytes stay),", verdict.message), verdict
+    assert re.search(r"on average (1 byte an image stays|\d+ bytes an image stay),", verdict.message), verdict
     assert "keep nothing of an image" in verdict.message
 
 

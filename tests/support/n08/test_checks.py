@@ -94,7 +94,7 @@ def test_other_ways_to_write_clock_cycles_pass_and_an_endless_one_gets_an_answer
         (lambda m, n: [[(j, j) for j in range(n)]], "its input, from (1, 0)"),
         (lambda m, n: [[(i, 0) for i in range(m)], *solved.clock_cycles(m, n)], "runs twice"),
         (lambda m, n: m + n - 1, "a list of clocks is expected, not 5"),
-        (lambda m, n: {(i, j): i + j for i in range(m) for j in range(n)}, "no list of pairs"),
+        (lambda m, n: {(i, j): i + j for i in range(m) for j in range(n)}, "expected, not {(0, 0): 0"),
         (lambda m, n: [[f"{i}{j}" for i, j in clock] for clock in solved.clock_cycles(m, n)], "no list of pairs"),
     ],
 )

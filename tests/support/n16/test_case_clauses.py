@@ -178,6 +178,7 @@ OTHER_CAUSES = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("answer", OTHER_CAUSES)
 def test_no_answer_is_told_of_a_cause_that_it_does_not_have(answer):
     case, changes, untrue = OTHER_CAUSES[answer]

@@ -404,6 +404,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_an_answer_of_a_reader_is_refused_and_told_nothing_untrue(answer):
     number, of_the_sick, changes, told, untrue = ANSWERS[answer]

@@ -179,7 +179,7 @@ class _Layers:
         self.inputs: dict[str, set[int]] = {}  # of each layer: where what it got lies in memory
         self.outputs: set[int] = set()  # where they lie in memory, those that have a graph
         self.has_copied = False  # whether `shared` held another output when Wait ran
-        self.lacks_inside = False  # whether `shared` had no "inside" when Wait ran
+        self.lacks_inside = False  # whether `shared` had no input and output in "inside" when Wait ran
         # of gradients on their way through a Checkpoint: where each lies in memory
         self.places: dict[str, int] = {}
 
@@ -207,7 +207,7 @@ class _Layers:
     def look_into(self, memory: dict[str, Any]) -> None:
         """Note what Recompute has left in `shared`."""
         self.left.append(_graphs_in(memory))
-        self.lacks_inside |= "inside" not in memory
+        self.lacks_inside |= len([*_tensors_in(memory.get("inside"))]) < 2
         ends = [x for x in _tensors_in(memory.get("inside")) if x.grad_fn is not None]
         self.has_copied |= any(x.data_ptr() not in self.outputs for x in ends)
 
@@ -378,7 +378,8 @@ def fault_of_two_nodes(answer: Halves) -> str:
         fault = _fault_of_seen(got, two_partitions(OURS, needs_grad, _Layers()))
         if fault:
             return Fault(f"{case}{fault}", f"{case} {got}")
-    misplaced = 'Recompute must leave the inside in `shared["inside"]`.' if layers.lacks_inside else ""
+    where = 'Recompute must leave the inside in `shared["inside"]`, its input and its output.'
+    misplaced = where if layers.lacks_inside else ""
     return _fault_of_three(answer) or misplaced
 
 

@@ -361,9 +361,19 @@ def test_an_inside_that_is_elsewhere_is_not_told_to_come_too_late(old, new):
     refused(n11.check_halves(*edited(HALVES, (old, new))), "There is no inside where your code looks", "before")
 
 
-def test_an_inside_that_is_not_in_its_place_in_shared_is_refused():
-    answer = edited(HALVES, (TAKE, TAKE.replace("inside", "pair")), (LEAVE, LEAVE.replace("inside", "pair")))
-    refused(n11.check_halves(*answer), 'must leave the inside in `shared["inside"]`')
+@pytest.mark.parametrize(
+    ("take", "leave"),
+    [
+        (TAKE.replace("inside", "pair"), LEAVE.replace("inside", "pair")),
+        (
+            'output, x = ctx.shared.pop("inside"), ctx.shared.pop("x")',
+            'ctx.shared["inside"] = ctx.function(x)\n            ctx.shared["x"] = x',
+        ),
+    ],
+)
+def test_an_inside_that_is_not_in_its_place_in_shared_is_refused(take, leave):
+    told = 'must leave the inside in `shared["inside"]`, its input and its output'
+    refused(n11.check_halves(*edited(HALVES, (TAKE, take), (LEAVE, leave))), told)
 
 
 def test_a_backward_for_x_alone_is_not_said_to_be_autograd_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -123,18 +124,16 @@ class BrokenError(Exception):
 
 
 #: What a dataset or `collate` raises. StopIteration is none of them: in a generator Python makes another error of it.
+#: Built-in errors that take a text: those of a file, as FileNotFoundError, are classes of their own.
 ERRORS = (
     BrokenError,
-    IndexError,
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OSError,
-    EOFError,
-    AssertionError,
-    RuntimeError,
-    MemoryError,
+    *(
+        kind
+        for kind in vars(builtins).values()
+        if isinstance(kind, type)
+        and issubclass(kind, Exception)
+        and not issubclass(kind, (StopIteration, UnicodeError, ExceptionGroup))  # those want more than a text
+    ),
 )
 
 

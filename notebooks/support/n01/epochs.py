@@ -96,6 +96,7 @@ TRAVELLING: tuple[type[Exception], ...] = (
     TypeError,
     AttributeError,
     OSError,
+    FileNotFoundError,
     EOFError,
     AssertionError,
     RuntimeError,

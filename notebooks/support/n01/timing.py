@@ -105,7 +105,7 @@ JOBS = (
     Job(3, 2, 0.25, workers=0),
     Job(4, 0.5, batches=60, loads=(0.2, 0.3, 2.5), about=0.1),  # some batches are slow
     Job(1, 0.5, workers=8, batches=120, about=0.1),  # batches come eight at a time
-    Job(3, 2, workers=0, batches=60, steps=(0.4, 0.6, 2.0), about=0.1),  # some steps are slow
+    Job(3, 2, workers=0, batches=60, steps=(1.5, 0.8, 0.7), about=0.1),  # some steps are slow
     Job(4, 1, 0.5, stay=True),  # behind a loop that was left, the worker goes on
 )
 PREFETCH = 2  # places of a worker
@@ -143,6 +143,7 @@ class TimedWorld:
         self.fresh: dict[int, _Loop] = {}  # by number: batches that were just given, and to which loop
         self.kept: dict[int, int] = {}  # other batches on which a step ran: their places, by number
         self.ran: list[float] = []  # seconds of each step
+        self.last_kept = 0  # how many steps had run behind the last on a kept batch
         self.alive: list[weakref.ref[_Made]] = []
         self.most_alive = 0
         self.loading = 0.0  # seconds for which workers that stay go on behind a loop that was left
@@ -171,6 +172,8 @@ class TimedWorld:
             self._beside_loading()
         else:
             loop.trained += 1
+        if loop is None or loop.taken > loop.trained + 1:  # kept, or given by a loop that is not trained on
+            self.last_kept = len(self.ran)
 
     def _beside_loading(self) -> None:
         """Let a step on a kept batch share the machine with workers that still fill their places."""
@@ -263,12 +266,10 @@ def _is_a_mean(seconds: Any, world: TimedWorld) -> bool:
     """Say whether it is a mean of steps that ran one after the other, whichever an answer counts: two at least."""
     if near(seconds, world.job.step, 1e-6):
         return True
-    ran = world.ran if len(world.job.steps) > 1 else []
-    return any(
-        near(seconds, sum(ran[begin:end]) / (end - begin), 1e-6)
-        for begin in range(len(ran))
-        for end in range(begin + 2, len(ran) + 1)
-    )
+    if len(world.job.steps) == 1:
+        return False
+    ran = world.ran[: world.last_kept]
+    return any(near(seconds, sum(ran[begin:]) / (len(ran) - begin), 1e-6) for begin in range(len(ran) - 1))
 
 
 def _less_an_edge(got: Any, world: TimedWorld) -> list[Any]:

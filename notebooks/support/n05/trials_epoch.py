@@ -256,7 +256,7 @@ def _fault_of_options(answer: Any) -> str:
     rows = [*MANY[:26]]
     rows[18] = ""  # a row may be empty, and with batch_size=None it is handed out as it is
     for options in (
-        {"batch_size": 2, "drop_last": True},
+        {"batch_size": 3, "drop_last": True},  # of 2, 2 and 3 rows: two mini-epochs have no batch
         {"batch_size": 2, "sampler": [1, 0]},
         {"batch_sampler": [[1], [0, 1]]},
         {"batch_size": None},

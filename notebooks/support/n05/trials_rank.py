@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
@@ -121,6 +121,7 @@ def fault_of_rank(make: Any) -> str:
         or _fault_of_large_order(make)
         or _fault_of_sequence(make)
         or _fault_of_failed_load(make)
+        or _fault_of_half_a_load(make)
         or _fault_of_far_rows(make)
     )
 
@@ -243,6 +244,33 @@ def _fault_after_failed_load(make: Any, kind: type[Exception], part: int) -> str
         dataset.load(0, part)
         got = [int(dataset[number].split()[1]) for number in range(len(dataset))]
     return difference_told(got, wanted, f"{case}: the numbers of the items")
+
+
+class _FailingLater(Source):
+    """Rows of which, while it fails, only the first request can be read."""
+
+    fails = False
+
+    def __getitems__(self, indices: Sequence[int]) -> list[str]:
+        if self.fails and self.asked:
+            raise OSError("rows that cannot be read")
+        return super().__getitems__(indices)
+
+
+def _fault_of_half_a_load(make: Any) -> str:
+    """Let the second request of a load fail, if there is one, and load again."""
+    source = _FailingLater(MANY)
+    wanted = MyRankDataset(MANY, 1, 0, 2).ids(0, 1).tolist()
+    case = "load(0, 1) after a load in which the second request failed"
+    with in_case(case):
+        dataset = make(source, 1, 0, 2)
+        source.fails = True
+        with suppress(Exception):  # the source's, or what the answer makes of it
+            dataset.load(0, 1)
+        source.fails = False
+        dataset.load(0, 1)
+        got = [int(dataset[number].split()[1]) for number in range(len(dataset))]
+    return "" if got == wanted else f"{case}: {len(got)} items, not those of {len(wanted)} ids."
 
 
 def _fault_of_two(make: Any) -> str:

@@ -1,5 +1,7 @@
 """How the loader of one process is tried: other right ones pass, and what is wrong is told by its first batch."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 
@@ -435,3 +437,13 @@ def test_whoever_lists_the_batches_at_the_start_is_not_told_of_len():
     message = check_alone(ListedAtTheStart).message
     assert alone.AT_THE_START in message
     assert alone.EATS not in message
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, NotImplementedError])
+def test_no_item_is_left_out_for_an_error_that_is_a_kind_of_another_one(kind):
+    def skips(loader):
+        for indices in loader.batches:
+            with suppress(kind):
+                yield loader.collate([loader.dataset[index] for index in indices])
+
+    assert f"raises {kind.__name__}" in check_alone(looping(skips)).message

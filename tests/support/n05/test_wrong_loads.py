@@ -198,6 +198,25 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "for 24 rows, 2 ranks, mini_epochs = 1, epoch 0: there is a batch too many",
         (DEAL, f"{DEAL}\n        if dataset.mini_epochs == 1: {DEAL}"),
     ),
+    "a first batch that may not be there": (
+        "epoch",
+        "{'batch_size': 3, 'drop_last': True}",
+        (DEAL, "loader = iter(DataLoader(dataset, **options))\n        yield next(loader)\n        yield from loader"),
+    ),
+    "what a load had read before it failed": (
+        "rank_dataset",
+        "load(0, 1) after a load in which the second request failed: 2500 items",
+        (
+            "mini_epochs, seed\n",
+            "mini_epochs, seed\n        self.parts = []\n",
+            f"        self.rows = {PACK}",
+            f"        ids = {IDS}\n        order = np.argsort(ids)\n        back = np.argsort(order)\n"
+            "        for part in np.split(order, range(1000, len(order), 1000)):\n"
+            "            self.parts += self.source.__getitems__(ids[part])\n"
+            "        back = [*back, *range(len(back), len(self.parts))]\n"
+            "        self.rows = MyPacked([self.parts[place] for place in back])\n        self.parts = []",
+        ),
+    ),
 }
 
 

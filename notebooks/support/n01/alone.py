@@ -125,7 +125,7 @@ class BrokenError(Exception):
 
 #: What a dataset or `collate` raises. StopIteration is none of them: in a generator Python makes another error of it.
 #: Built-in errors that take a text: those of a file, as FileNotFoundError, are classes of their own.
-ERRORS = (
+ERRORS: tuple[type[Exception], ...] = (
     BrokenError,
     *(
         kind

@@ -428,12 +428,10 @@ FEWER = ("num_workers=workers", "num_workers=min(1, workers)")
 MORE = ("num_workers=workers", "num_workers=2 * workers")
 
 
-@pytest.mark.parametrize("change, told", [
-    (FEWER, "has 1 worker, where it is given 2"), (MORE, "has 4 workers, where it is given 2"),
-])  # fmt: skip
-def test_as_many_workers_read_as_the_job_is_given(change, told):
+@pytest.mark.parametrize(("change", "has"), [(FEWER, "has 1 worker"), (MORE, "has 4 workers")])
+def test_as_many_workers_read_as_the_job_is_given(change, has):
     job = edited(case_good_at_home.job_4, change)
-    assert told in case_good_at_home.check_job_4(job, case_good_at_home.FORECAST_4).message
+    assert f"{has}, where it is given 2" in case_good_at_home.check_job_4(job, case_good_at_home.FORECAST_4).message
 
 
 def test_a_tensor_of_one_number_is_a_number():

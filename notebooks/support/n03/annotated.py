@@ -32,8 +32,9 @@ WORDS = {
     "get_rank": "The same for the rank. So in a job that has a group both may be left out.",
     "rank < 0": "There is no such rank. Without these lines rank W would stop in its first pass, at the last check, "
     "if it had a share at all; rank −1 only if a share is more than one sample.",
-    "self.num_samples = math.ceil": "Cut and W does not divide N: round (N − W) / W up, which is N / W rounded down. "
-    "Otherwise round N / W up. This happens once, here: N must not change afterwards.",
+    "self.num_samples = math.ceil": "With drop_last, where W does not divide N: "
+    "(N − W) / W rounded up, which is N / W rounded down. Otherwise round N / W up. "
+    "This happens once, here: N must not change afterwards.",
     "self.total_size =": "Positions that are dealt, a multiple of W.",
     "self.epoch = epoch": "Only a note. The next __iter__ reads it; the pass that runs does not.",
     "torch.randperm": "Shuffle: a generator of its own, seeded with seed + epoch, the same on every rank. "

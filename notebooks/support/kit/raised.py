@@ -72,11 +72,11 @@ def named(error: BaseException) -> str:
 def place(error: BaseException) -> str:
     """Return the last line of the reader's code that an exception or its cause went through, "" if there is none.
 
-    A solution stands for the reader's code only where nothing else does.
+    A solution is not the reader's: a check may run it around their answer.
     """
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if Path(frame.filename).name not in IN_PLACE_OF_THE_READERS]
-    found = _last_of_the_readers(theirs) or _last_of_the_readers(frames)
+    found = _last_of_the_readers(theirs)
     return found or (place(error.__cause__) if error.__cause__ is not None else "")
 
 

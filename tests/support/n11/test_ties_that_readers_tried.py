@@ -49,6 +49,11 @@ def test_who_leaves_an_argument_out_is_told_that_the_stub_has_it(check, answer, 
     refused(check(*edited(answer, changes)), "The arguments are the stub's")
 
 
+def test_what_cannot_be_computed_with_is_not_said_to_break_in_a_line_that_the_reader_lacks():
+    kept = edited((depend, fence), ("    depend(batches, i)\n", "    batches[i] = depend(batches, i)\n"))
+    refused(n11.check_fence(*kept), "Has something returned None", "function(x)")
+
+
 def ties_by_itself(clock, batches, copy):
     for i, j in clock:
         if i > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -257,6 +258,10 @@ def _fault_of_errors(loader: Any) -> str:
             if came is not None:
                 told = plural(came, "batch", "batches")
                 return f"where {what} raises {kind.__name__}, {told} came and no error. {SWALLOWED}"
+    with suppress(IndexError):
+        came = len(list(loader([10, 20], [[0], [1, 2]], to_tuple)))
+        told = plural(came, "batch", "batches")
+        return f"where a list names item 2 of 2 items, {told} came and no error. {SWALLOWED}"
     return ""
 
 

@@ -299,7 +299,7 @@ class Items:
         self.process = os.getpid()
 
     def __len__(self) -> int:
-        return self.case.size
+        return self.case.size if self.case.bad is None else self.case.bad
 
     def __getitem__(self, index: int) -> int:
         me = threading.get_ident()

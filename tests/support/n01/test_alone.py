@@ -439,11 +439,12 @@ def test_whoever_lists_the_batches_at_the_start_is_not_told_of_len():
     assert alone.EATS not in message
 
 
-@pytest.mark.parametrize("kind", [FileNotFoundError, NotImplementedError])
-def test_no_item_is_left_out_for_an_error_that_is_a_kind_of_another_one(kind):
+@pytest.mark.parametrize("kind", [FileNotFoundError, NotImplementedError, IndexError])
+def test_no_item_is_left_out_for_its_error_nor_for_its_index(kind):
     def skips(loader):
         for indices in loader.batches:
-            with suppress(kind):
-                yield loader.collate([loader.dataset[index] for index in indices])
+            with suppress(kind if kind is not IndexError else ()):
+                size = len(loader.dataset) if kind is IndexError else 99
+                yield loader.collate([loader.dataset[index] for index in indices if index < size])
 
-    assert f"raises {kind.__name__}" in check_alone(looping(skips)).message
+    assert ("item 2 of 2" if kind is IndexError else f"raises {kind.__name__}") in check_alone(looping(skips)).message

@@ -133,6 +133,18 @@ def step_by(reduce):
     return answer
 
 
+def step_by_looks_before(loader, step, clock):
+    """A look at the clock before each step but the warm one: the last step is between no two looks."""
+    kept = whole_loop_for_some(loader, 6)
+    step(kept[0])
+    looks = []
+    for batch in kept:
+        looks.append(clock())
+        step(batch)
+    alone = (looks[-1] - looks[0]) / (len(looks) - 1)
+    return alone, seconds_of(loader, nothing, clock), seconds_of(loader, step, clock)
+
+
 def warmed_step_by(reduce):
     """The same of four batches, behind a step that nobody times."""
 
@@ -180,6 +192,7 @@ def eight_and_a_loop_variable(loader, step, clock):
         by_stamps,
         keeps_on_the_way,
         step_by(statistics.fmean),
+        step_by_looks_before,
     ],
 )
 def test_three_times_that_are_taken_otherwise_are_right(answer):

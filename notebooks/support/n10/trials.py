@@ -69,9 +69,9 @@ class _Segment(nn.Module):
         if self.masks and not torch.is_grad_enabled():
             raise Finding(f"the second forward ran with gradients off{self.where()}.")
         self.types.append(hidden.dtype)
-        hidden = self.drop(hidden.float().tanh() + 2) * keep  # never 0 before dropout
+        hidden = self.drop(hidden.float().tanh() + 2)  # never 0 before dropout
         self.masks.append(hidden.detach() != 0)
-        y: Tensor = (self.second(hidden) + shift).float().tanh()
+        y: Tensor = (self.second(hidden * keep) + shift).float().tanh()
         return y
 
     def where(self) -> str:

@@ -144,6 +144,9 @@ LEAVES_THAT_ADD_UP = apply(
 )
 
 
+ASKING_FIRST = "*sorted(inputs, key=lambda x: not x.requires_grad)"  # no mask is another one
+
+
 @pytest.mark.parametrize(
     "answer, says",
     [
@@ -168,6 +171,7 @@ LEAVES_THAT_ADD_UP = apply(
         (ONE_LEAF_A_TENSOR, "one tensor is passed as two inputs"),
         (EMPTIES_THE_GRADIENT, "another gradient than without a checkpoint"),
         (STATE_BACK_WITHOUT_FINALLY, "an error in the second forward, and the random state is another one than before"),
+        (apply(("ctx.function(*inputs)", f"ctx.function({ASKING_FIRST})")), "the gradient is off by"),
         (STATE_FOR_MODULES_ALONE, "the first of two backwards through a kept graph drew another dropout mask"),
     ],
 )

@@ -14,7 +14,9 @@ from tools.site.check_practice import verdict_by_hand
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-LOOP = "import in_page\nin_page.SECONDS = 0.3\n\n\ndef my_idle_share(spans, lanes):\n    while True:\n        pass"
+#: Outside of all functions: the page ends it. The one below is called by the check, which ends it by itself.
+LOOP = "import in_page\nin_page.SECONDS = 0.3\nwhile True:\n    pass"
+LOOP_IN_ANSWER = "def my_idle_share(spans, lanes):\n    while True:\n        pass"
 #: Right, and written with much of what Python has: a page's Python lacks none of it.
 FOREIGN = """
 from collections import Counter
@@ -63,8 +65,11 @@ def test_what_is_typed_is_judged_stays_and_goes_and_no_loop_ends_the_page(site, 
         assert (status, said) == ("right", f"✓ {in_the_notebook}")
         status, said = verdict_by_hand(page, box, f"print(1, 2)\n{LOOP}")
         assert status == "failed"
-        assert "has not ended; it was stopped in line 7: `while True:`" in said
+        assert "has not ended; it was stopped in line 4: `while True:`" in said
         assert box.locator(".practice-output").inner_text().strip() == "1 2"
+        status, said = verdict_by_hand(page, box, LOOP_IN_ANSWER)
+        assert status == "wrong"
+        assert "lines and has not ended (in my_idle_share, line 2: `while True:`)" in said
         page.evaluate("window.course.patience = 400")
         status, said = verdict_by_hand(page, box, DEAF)
         assert (status, said[:19]) == ("failed", "✗ Your code goes on")

@@ -126,7 +126,11 @@ def fault_of_score(answer: Any) -> str:
         if fault:
             # what a rank says in a single case may be the same by chance: all that it says decides
             return Fault(fault, known_by=" | ".join(getattr(each, "known_by", each) for each in faults))
-    return _fault_of_score(answer, 37, 3, 5, offset=True) or _fault_of_many(answer)
+    fault = _fault_of_score(answer, 37, 3, 5, offset=True) or _fault_of_many(answer)
+    kept = (
+        getattr(fault, "known_by", "") == "kept"
+    )  # other threads' memory counts, too: who keeps, keeps again
+    return _fault_of_many(answer) if kept else fault
 
 
 class Loader:

@@ -127,10 +127,9 @@ def fault_of_score(answer: Any) -> str:
             # what a rank says in a single case may be the same by chance: all that it says decides
             return Fault(fault, known_by=" | ".join(getattr(each, "known_by", each) for each in faults))
     fault = _fault_of_score(answer, 37, 3, 5, offset=True) or _fault_of_many(answer)
-    kept = (
-        getattr(fault, "known_by", "") == "kept"
-    )  # other threads' memory counts, too: who keeps, keeps again
-    return _fault_of_many(answer) if kept else fault
+    if getattr(fault, "known_by", "") == "kept":  # or another thread does: ask again
+        return _fault_of_many(answer)
+    return fault
 
 
 class Loader:

@@ -238,10 +238,15 @@ def _fault_of_portions(answer: Callable[..., Any]) -> str:
     if segment.first.grad is not None:
         return "torch.autograd.grad must fill no .grad, and that of the function's weights was filled."
     for turn in ("first", "second"):
-        with in_case(f"the {turn} of two backwards through a kept graph"):
+        with in_case(
+            f"torch.autograd.grad for each input, then the {turn} of two backwards through one graph"
+        ):
             y.backward(retain_graph=True)
     if not torch.allclose(_grad(inputs[0]), 2 * wanted[0], atol=1e-4):
-        return "two backwards through a kept graph do not add up to twice the gradient."
+        return (
+            "torch.autograd.grad for each input, then two backwards, through one graph: "
+            "these do not add up to twice the gradient."
+        )
     segment = _Segment()
     y = answer(segment, *inputs).sum()
     for _ in range(2):

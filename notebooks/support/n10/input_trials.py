@@ -51,7 +51,7 @@ def _fault_of_kinds(answer: Any) -> str:
         ]
         chance.shuffle(kinds)
         wanted, _ = _gradients_of_inputs(lambda function, *inputs: function(*inputs), kinds, seed)
-        with in_case(f"inputs: {', '.join(kinds)}, and it is one layer before"):
+        with in_case(f"inputs: {', '.join(kinds)}, one layer before them all"):
             got, required = _gradients_of_inputs(answer.apply, kinds, seed)
         if any(map(is_off, got, wanted)):
             return f"inputs: {', '.join(kinds)}; the layer before has another gradient than without a checkpoint."

@@ -11,7 +11,7 @@ import pytest
 from support.built import worker as serve
 from support.n09.trials import ask_spawn
 from tests.support.n09.test_right_answers import SpawnByClass
-from tests.support.n09.test_wrong_answers import spawn_that_waits_otherwise
+from tests.support.n09.test_wrong_answers import spawn_that_waits_otherwise, spawn_with
 
 THREE = ("cpu", "cpu", "cpu")
 
@@ -65,19 +65,8 @@ class SpawnWithRoomForOne(SpawnByClass):
     room = 1
 
 
-@contextmanager
 def spawn_with_room(devices, room_for_tasks, room_for_answers=0):
-    pairs = [(Queue(room_for_tasks), Queue(room_for_answers)) for _ in devices]
-    threads = [Thread(target=serve, args=pair) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    try:
-        yield [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    finally:
-        for in_queue, _ in pairs:
-            in_queue.put(None)
-        for thread in threads:
-            thread.join()
+    return spawn_with(devices, partial(Queue, room_for_tasks), partial(Queue, room_for_answers))
 
 
 @pytest.mark.parametrize("rest", [rest_in_sleep, rest_in_an_event, rest_in_join, rest_in_a_queue])

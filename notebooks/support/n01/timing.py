@@ -39,7 +39,9 @@ NEVER_KEPT = "The first time is that of the step on kept batches, and no step of
 NO_BOTH = "No loop of yours trains on batches as the loader gives them: that is the third time."
 SHORT = "The first batches of all workers come at once, and say little of the loader's pace: loop over a whole epoch."
 
-STEPS_DIFFER = "Some batches take a longer step, and training waits for these, too: due is the mean of them all, unrounded."
+STEPS_DIFFER = (
+    "Some batches take a longer step, and training waits for these, too: due is the unrounded mean."
+)
 
 MOST_KEPT = 8
 FEWEST_KEPT = 3

@@ -218,17 +218,28 @@ def written(rows: Sequence[str]) -> Iterator[str]:
 
 def held_and_most(make: Callable[[], Any]) -> tuple[Any, int, int]:
     """Return what `make` returns, the bytes that stay, and the most that there were at a time."""
-    gc.freeze()  # what is there already need not be gone through
-    tracemalloc.start()
+    with only_new_objects():
+        tracemalloc.start()
+        try:
+            result = make()
+            _, most = tracemalloc.get_traced_memory()
+            gc.collect()  # Python keeps tuples that are gone for later use until then
+            stays, _ = tracemalloc.get_traced_memory()
+            return result, stays, most
+        finally:
+            tracemalloc.stop()
+
+
+@contextlib.contextmanager
+def only_new_objects() -> Iterator[None]:
+    """Hide from the garbage collector what is there already: to go through all of a process takes half a second."""
+    is_outermost = not gc.get_freeze_count()
+    gc.freeze()
     try:
-        result = make()
-        _, most = tracemalloc.get_traced_memory()
-        gc.collect()  # Python keeps tuples that are gone for later use until then
-        stays, _ = tracemalloc.get_traced_memory()
-        return result, stays, most
+        yield
     finally:
-        tracemalloc.stop()
-        gc.unfreeze()
+        if is_outermost:
+            gc.unfreeze()
 
 
 def positions(path: str) -> dict[int, int]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from operator import getitem
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
 
 from support.kit.raised import in_case
 from support.kit.values import NO_RETURN
-from support.n05.runs import held_and_most
+from support.n05.runs import held_and_most, only_new_objects
 from support.n05.watched import FarBytes
 
 # ---- what the exercises have in common
@@ -82,6 +83,7 @@ def fault_of_width(array: Any, name: str) -> str:
 # ---- exercise 1: MyPacked
 
 
+@only_new_objects()
 def fault_of_packed(make: Any) -> str:
     """Pack rows with letters of several bytes, then many rows: what is kept of them?"""
     with in_case(f"for the rows {ROWS}"):
@@ -178,32 +180,73 @@ FAR = 2**48 + 12_345
 class _FarRow(str):
     """A row whose bytes say that they are longer than they are."""
 
+    more = FAR
+
     def encode(self, *arguments: Any, **named: Any) -> FarBytes:
         encoded = FarBytes(super().encode(*arguments, **named))
-        encoded.more = FAR
+        encoded.more = self.more
         return encoded
+
+
+class _FarRowOf32Bits(_FarRow):
+    """A row whose length fits in 32 bits. What wraps of four or five is no length, and no place of fewer.
+
+    There must be so many that no memory has room for them.
+    """
+
+    more = 2**30 + 2**26
 
 
 def _fault_of_far_rows(make: Any) -> str:
     """Say whether offsets wrap."""
-    near = [0, *accumulate(len(row.encode()) for row in ROWS)]
-    case = f"for {len(ROWS)} rows whose bytes say that they are {FAR / 1e12:.0f} TB each"
     try:
-        packed = make([_FarRow(row) for row in ROWS])
-    except OverflowError as error:
-        with in_case(case):
-            raise error
-    except Exception:  # what copies each row to its place can't be told so
-        return ""
-    return fault_of_far(packed.offsets, near, f"{case}, self.offsets")
+        return _fault_of_rows_so_far(make, _FarRow, ROWS)
+    except OverflowError:  # lengths may be kept in 32 bits, as no row is so long
+        kind = _FarRowOf32Bits
+        rows = ROWS * 2**16
+        with in_case(f"for {len(rows):,} rows whose bytes say that they are {kind.more / 1e9:.1f} GB each"):
+            return _fault_of_rows_so_far(make, kind, rows)
 
 
-def fault_of_far(got: Any, near: Sequence[int], where: str) -> str:
-    """Say which of these places has wrapped, or was rounded.
+def _fault_of_rows_so_far(make: Any, kind: type[_FarRow], rows: Sequence[str]) -> str:
+    near = [0, *accumulate(len(row.encode()) for row in rows)]
+    case = f"for {len(rows):,} rows whose bytes say that they are {kind.more / 1e12:.3g} TB each"
+    try:
+        packed = make([*map(kind, rows)])
+    except OverflowError:
+        raise
+    except Exception as error:  # who makes room for each row first, or copies it to its place, can't go on
+        return _fault_of_wrapped(error, kind, near, case)
+    return fault_of_far(packed.offsets, near, f"{case}, self.offsets", kind.more)
 
-    Who counts real bytes here and lengths there is some whole FARs from the near place, which is right as well.
+
+def _fault_of_wrapped(error: Exception, kind: type[_FarRow], near: Sequence[int], case: str) -> str:
+    """Say which place had wrapped when this was raised. One that is not filled in yet is none."""
+    beyond = [rows * kind.more for rows in range(1, len(ROWS) + 1) if rows * kind.more >= 2**32]
+    wrapped = {(real + far) % 2**31 for real in near for far in beyond}
+    for place in _numbers_at(error, len(near)):
+        if abs(place) < 2**32 and place % 2**31 in wrapped:
+            return f"{case}, an offset is {place:,}: it went through a number that is too small."
+    return ""
+
+
+def _numbers_at(error: Exception, most: int) -> Iterator[int]:
+    """Return the whole numbers of short arrays and lists that had a name, or were offsets, where this was raised."""
+    for frame, _ in walk_tb(error.__traceback__):
+        for value in [*frame.f_locals.values()]:
+            for held in (value, getattr(value, "offsets", None)):
+                if isinstance(held, np.ndarray) and held.size <= most:
+                    held = held.ravel().tolist()
+                if isinstance(held, (list, tuple)) and len(held) <= most:
+                    yield from (one for one in held if type(one) is int)
+
+
+def fault_of_far(got: Any, near: Sequence[int], where: str, far: int = FAR) -> str:
+    """Say which of these places has wrapped, or was rounded. far: how much longer each row or block is said to be.
+
+    Who counts real bytes here and lengths there is some whole `far` from the near place, which is right as well.
     """
     for number, (place, real) in enumerate(zip(map(int, got), near, strict=False)):
-        if (place - real) % FAR:
+        if (place - real) % far:
             return f"{where}[{number}] is {place:,}: it went through a number that is too small."
     return ""

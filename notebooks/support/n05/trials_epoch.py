@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from support.kit.raised import in_case
 from support.kit.values import kind_of
+from support.n05.runs import only_new_objects
 from support.n05.solved import MyRankDataset, epoch_batches
 from support.n05.trials import MANY, difference_told
 from support.n05.trials_rank import Source, generators_at, global_states
@@ -45,19 +44,19 @@ _WORKERS: dict[str, Any] = {
 }
 
 
+@only_new_objects()
 def fault_of_epoch(answer: Any) -> str:
     """Deal epochs of one dataset, without workers and with one that persists; then ask for loads and options."""
-    with _only_new_objects():
-        return (
-            _fault_of_epochs(answer)
-            or _fault_of_loads(answer, 3)
-            or _fault_of_loads(answer, 1)
-            or _fault_of_loads(answer, 4)
-            or _fault_of_small_jobs(answer)
-            or _fault_of_options(answer)
-            or _fault_of_seeding(answer)
-            or _fault_of_errors(answer)
-        )
+    return (
+        _fault_of_epochs(answer)
+        or _fault_of_loads(answer, 3)
+        or _fault_of_loads(answer, 1)
+        or _fault_of_loads(answer, 4)
+        or _fault_of_small_jobs(answer)
+        or _fault_of_options(answer)
+        or _fault_of_seeding(answer)
+        or _fault_of_errors(answer)
+    )
 
 
 def _fault_of_epochs(answer: Any) -> str:
@@ -129,16 +128,6 @@ def _fault_of_batches(answer: Any, dataset: Any, epoch: int, options: dict[str, 
 
 def _begins(batch: Any) -> Any:
     return [row[:9] for row in batch] if isinstance(batch, (list, tuple)) else batch
-
-
-@contextmanager
-def _only_new_objects() -> Iterator[None]:
-    """Hide from the garbage collector what is there already: to go through all of a process takes half a second."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 class _Noted(MyRankDataset):

@@ -14,7 +14,7 @@ import numpy as np
 
 from support.kit.raised import in_case
 from support.kit.values import kind_of
-from support.n05.runs import held_and_most, written
+from support.n05.runs import held_and_most, only_new_objects, written
 from support.n05.trials import FAR, MANY, ROWS, difference_told, fault_of_far, fault_of_width, random_rows
 from support.n05.watched import watching
 
@@ -29,6 +29,7 @@ _FILES: tuple[tuple[list[str], int], ...] = (
 )
 
 
+@only_new_objects()
 def fault_of_index(index: Any) -> str:
     """Index small files in blocks of several sizes, then a large one: what is in memory meanwhile?"""
     generator = random.Random(7)

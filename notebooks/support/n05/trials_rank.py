@@ -19,7 +19,7 @@ from lib.data.permutation import Permutation
 from lib.data.rank_dataset import RankDataset
 from support.kit.raised import in_case
 from support.kit.values import kind_of
-from support.n05.runs import held_and_most, written
+from support.n05.runs import held_and_most, only_new_objects, written
 from support.n05.solved import MyRankDataset
 from support.n05.trials import MANY, TEXT, all_read, difference_told
 
@@ -104,6 +104,7 @@ _JOBS = (
 )
 
 
+@only_new_objects()
 def fault_of_rank(make: Any) -> str:
     """Compare with lib's rows in jobs of several sizes; then ask what a large order and many rows take."""
     for size, world, parts in _JOBS:

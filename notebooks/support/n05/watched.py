@@ -17,6 +17,8 @@ from functools import partial, wraps
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 from support.kit.raised import Finding
 from support.n05.copied import LocalsWatch
 
@@ -66,6 +68,23 @@ class FarBytes(bytes):
         return super().__len__() > 0
 
 
+class _FarArray(np.ndarray):
+    """Bytes that numpy has read, as FarBytes are."""
+
+    more = 0
+
+    def __len__(self) -> int:
+        return super().__len__() + self.more
+
+    @property
+    def size(self) -> int:
+        return len(self)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self)
+
+
 class _WatchedFile:
     """An open file that notes its reads and moves; far: how much longer each block says that it is."""
 
@@ -111,8 +130,9 @@ class _WatchedFile:
         return self._told(text)
 
     def readinto(self, buffer: Any) -> Any:
-        self._watch.read_at_position(len(buffer))
-        return self._watch.came(self._file.readinto(buffer), len(buffer))
+        size = memoryview(buffer).nbytes
+        self._watch.read_at_position(size)
+        return self._watch.came(self._file.readinto(buffer), size)
 
     readinto1 = readinto
 
@@ -176,10 +196,10 @@ def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
         watch.locals.look()
 
     def read_into_at(buffers: Any, place: int, *_: Any) -> None:
-        read_at(sum(map(len, buffers)), place)
+        read_at(sum(memoryview(buffer).nbytes for buffer in buffers), place)
 
     def read_into(buffers: Any) -> None:
-        watch.read_at_position(sum(map(len, buffers)))
+        watch.read_at_position(sum(memoryview(buffer).nbytes for buffer in buffers))
 
     notes = {
         "lseek": moved,
@@ -189,12 +209,37 @@ def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
         "preadv": read_into_at,
     }
     inner = opening(io.open)
-    calls = [(builtins, "open", inner), (io, "open", inner), (os, "open", opening(os.open))]
+    calls = [(np, "fromfile", _loading(np.fromfile, path, watch, far))]
+    calls += [(builtins, "open", inner), (io, "open", inner), (os, "open", opening(os.open))]
     calls += [
         (os, name, noting(getattr(os, name), note)) for name, note in notes.items() if hasattr(os, name)
     ]
     with _in_place(calls, answers):
         yield watch
+
+
+def _loading(load: Callable[..., Any], path: str, watch: FileWatch, far: int) -> Callable[..., Any]:
+    """Return np.fromfile, which reads behind Python's back, with a note of what it reads."""
+
+    @wraps(load)
+    def loaded(
+        file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0, **named: Any
+    ) -> Any:
+        is_path = isinstance(file, (str, bytes, os.PathLike))
+        if far and is_path:  # where the file that is said to be so long has it
+            offset %= far
+        got = load(getattr(file, "_file", file), dtype, count, sep, offset, **named)
+        if not os.path.samefile(file if is_path else file.fileno(), path):
+            return got
+        watch.read_at_position(count if count < 0 else count * got.itemsize)
+        watch.came(len(got), count)
+        if not far or not len(got) or got.itemsize > 1:
+            return got
+        told = got.view(_FarArray)
+        told.more = far
+        return told
+
+    return loaded
 
 
 @contextmanager

@@ -428,5 +428,12 @@ def test_an_answer_that_collects_garbage_goes_through_new_objects_only():
             if len(dataset):
                 yield from DataLoader(dataset, **options)
 
-    assert checks.check_epoch(counting)
-    assert max(seen) < len(gc.get_objects()) / 10
+    class CountingAtLoad(checks.check_rank_dataset.reference):
+        def load(self, epoch, mini_epoch):
+            seen.append(len(gc.get_objects()))
+            super().load(epoch, mini_epoch)
+
+    for check, answer in ((checks.check_epoch, counting), (checks.check_rank_dataset, CountingAtLoad)):
+        seen.clear()
+        assert check(answer)
+        assert max(seen) < (len(gc.get_objects()) + gc.get_freeze_count()) / 10

@@ -8,16 +8,6 @@ from support.n05 import checks, trials
 INIT = "self.bounds, self.file = bounds, os.open(path, os.O_RDONLY)"
 PREAD = "return os.pread(self.file, end - 1 - begin, begin).decode()"
 READ = "text = os.read({0}, end - 1 - begin); os.lseek({0}, old, 0); return text.decode()"
-BY_NUMBER = (
-    'with open(path, "rb") as file:',
-    "with open(path, 'rb', buffering=0) as opened:\n        file = opened.fileno()",
-)
-NARROW = (
-    "place + newlines + 1",
-    "(place + newlines + 1).astype(np.int32)",
-    "np.concatenate(bounds)",
-    "np.concatenate(bounds).astype(np.int64)",
-)
 AS_TEXT = ("while text := file.read(block):", "for text in iter(lambda: file.read(block), ''):")
 ANSWERS = {  # the exercise, what is said, (old, new, …)
     "the caller's rows are cleared": (
@@ -50,16 +40,6 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         ),
     ),
     "a column of bounds": ("index", "has the shape (6, 1), not (6,)", ("np.flatnonzero", "np.argwhere")),
-    "places of os.read in 32 bits": (
-        "index",
-        "it went through a number that is too small",
-        (*BY_NUMBER, "file.read(block)", "os.read(file, block)", *NARROW),
-    ),
-    "places of os.pread in 32 bits": (
-        "index",
-        "it went through a number that is too small",
-        (*BY_NUMBER, "file.read(block)", "os.pread(file, block, place)", *NARROW),
-    ),
     "much for one row, and batches as they should be": (
         "file",
         "for row 17, which has 27 bytes, you read 65563: the bounds say how many.",
@@ -192,43 +172,10 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "begin, end = self.bounds.tolist()[index : index + 2]",
         ),
     ),
-    "lengths added up in 32 bits": (
-        "packed",
-        "it went through a number that is too small",
-        ("for row in encoded])", "for row in encoded], dtype=np.int32).astype(np.int64)"),
-    ),
-    "lengths added up in 32 bits without a sign": (
-        "packed",
-        "it went through a number that is too small",
-        ("for row in encoded])", "for row in encoded], dtype=np.uint32).astype(np.int64)"),
-    ),
-    "lengths added up as short floats": (
-        "packed",
-        "it went through a number that is too small",
-        ("for row in encoded])", "for row in encoded], dtype=np.float32).astype(np.int64)"),
-    ),
     "the first row is dropped where it is empty": (
         "packed",
         "self.offsets",
         ("row.encode() for row in rows]", "row.encode() for row in (rows[1:] if rows and not rows[0] else rows)]"),
-    ),
-    "places wrap at 2**32": (
-        "index",
-        "it went through a number that is too small",
-        ("place += len(text)", "place = (place + len(text)) % 2**32"),
-    ),
-    "places wrap at 2**31": (
-        "index",
-        "it went through a number that is too small",
-        ("bounds.append(place + newlines + 1)", "bounds.append((np.int64(place).astype(np.int32) + newlines + 1))"),
-    ),
-    "places through a short float": (
-        "index",
-        "it went through a number that is too small",
-        (
-            "bounds.append(place + newlines + 1)",
-            "bounds.append((np.float32(place) + newlines.astype(np.float32) + 1).astype(np.int64))",
-        ),
     ),
     "joined by r_ with every block": (
         "index",

@@ -150,7 +150,7 @@ def _meetings_of_rows(keys_of: Any, item_of: Any) -> Iterator[str]:
             for place, first in enumerate(zip(*begun_later, strict=False)):
                 for met in far_away.get(first, ()):
                     if run(place, more, _SURE) == run(met, which, _SURE):
-                        yield _met(_along(which, place, more, beside), _along(which, met))
+                        yield told_to_meet(_along(which, place, more, beside), _along(which, met))
     for which, stride in enumerate(_STRIDES):
         for apart in _told_along([pair(_along(which, place)) for place in range(stride)]):
             how = "larger" if apart > 0 else "smaller"
@@ -206,7 +206,7 @@ def _meetings_of_words(keys_of: Any, item_of: Any) -> Iterator[str]:
 
     for one, other in chain(_like_words(), _like_digits()):
         if all(pair(*mine) == pair(*theirs) for mine, theirs in zip(one, other, strict=True)):
-            yield _met(one[0], other[0])
+            yield told_to_meet(one[0], other[0])
 
 
 def _others() -> Iterator[tuple[str, Callable[[_Where], _Where]]]:
@@ -304,7 +304,8 @@ def _is_asked_for(where: _Where) -> bool:
     return all(number < most for number, most in zip(where, MOST, strict=True))
 
 
-def _met(one: _Where, other: _Where) -> str:
+def told_to_meet(one: Iterable[int], other: Iterable[int]) -> str:
+    """Say that two items have the same numbers."""
     told = (f"seed {seed}, epoch {epoch}, index {index}" for seed, epoch, index in (one, other))
     return f"{MIXED} Here {' meets '.join(told)}, and so do the next ones."
 

@@ -21,6 +21,7 @@ from support.n02.chance import unfair
 from support.n02.generators import another_process, states
 from support.n02.meetings import MOST, SHAPE, Drawn, drawn_by_items, faults_of_others, keys_of_some, meetings
 from support.n02.runs import as_worker
+from support.n02.seeds import meetings_of_seeds
 
 NAMED = "A key for each index that is given, in that order, and for no other."
 SENT = "A key travels to another process, so pickle must know it."
@@ -65,7 +66,7 @@ SIZE = 20
 EPOCHS = 60
 _MANY = 8000  # items whose smallest and largest crops are counted
 _LARGE = 1_000_000  # an index, and
-_CALLS = 100_000  # so many calls are too many for its item,
+_STEPS = 100_000  # so many calls and lines are too many for its item,
 _BYTES = 500_000  # and so much memory
 _ENOUGH = 18  # flips with one crop, of about 24: all equal for some crop in one right answer of 10,000
 
@@ -106,6 +107,7 @@ def fault_of_noise(answers: Any) -> str:
         next(_faults(draws), "")
         or _forgotten(keys_of, item_of, draws)
         or next(_faults_of_sharing(draws), "")
+        or next(meetings_of_seeds(keys_of, item_of), "")
         or next(meetings(keys_of, item_of, (draws.far, draws.far_other)), "")
         or next(_faults_of_pairs(draws), "")
         or next(_faults_of_ends(keys_of, item_of), "")
@@ -117,30 +119,32 @@ def fault_of_noise(answers: Any) -> str:
 
 
 def _growing_work(keys_of: Any, item_of: Any) -> str:
-    """Say whether a large epoch or index takes many calls, or much memory: a clock would tell of the machine, too."""
-    calls = 0
+    """Say whether a large epoch or index takes many calls or lines, or much memory. A clock tells of the machine."""
+    steps = 0
 
-    def called(*_: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > _CALLS:
+    def counted(_: Any, event: str, __: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps > _STEPS and event != "return":
             raise Finding(GROWS)
+        return counted
 
     epoch = MOST[1] - 1
     profiled = sys.getprofile()
-    for key in keys_of_some(keys_of, [_LARGE], epoch):
-        tracemalloc.start()
-        try:
-            with in_case(f"With seed 0, epoch {epoch} and index {_LARGE}"):
-                sys.setprofile(called)
+    traced = sys.gettrace()
+    tracemalloc.start()
+    try:
+        with in_case(f"With seed 0, epoch {epoch} and index {_LARGE}"):
+            sys.setprofile(counted)
+            sys.settrace(counted)
+            for key in keys_of_some(keys_of, [_LARGE], epoch):
                 item_of(key, 0)
-        finally:
-            sys.setprofile(profiled)
-            _, most = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-        if most > _BYTES:
-            return f"{GROWS} Index {_LARGE} in epoch {epoch} takes {most} bytes."
-    return ""
+    finally:
+        sys.settrace(traced)
+        sys.setprofile(profiled)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return f"{GROWS} Index {_LARGE} in epoch {epoch} takes {most} bytes." if most > _BYTES else ""
 
 
 def _wrong_shape(keys_of: Any, item_of: Any) -> str:

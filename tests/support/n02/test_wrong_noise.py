@@ -147,6 +147,20 @@ def crc_of_a_text(*three):
     return bits % 100, bits // 100 % 2
 
 
+def mixed_by_hand(state):
+    """Mix as SplitMix64 does, with no generator and no hash of a library."""
+    for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
+        state = (state ^ (state >> 30)) * factor % 2**64
+    return (state >> 7) % 100, state >> 63
+
+
+@pytest.mark.parametrize(
+    "source", [lambda s, e, i: (s * 7919 + e) * 104_729 + i + 1, lambda s, e, i: (s << 40) + 7919 * e + i + 1]
+)
+def test_items_that_meet_are_found_where_no_generator_is_seeded(source):
+    is_told(n02.check_noise, [solved.keys_of, item_with(lambda *three: mixed_by_hand(source(*three)))], meetings.MIXED)
+
+
 @pytest.mark.parametrize(
     "crop_and_flip, said",
     [
@@ -249,6 +263,59 @@ def test_each_of_the_two_numbers_keeps_seed_epoch_and_index_apart(crop_of, flip_
     is_told(n02.check_noise, answers, meetings.MIXED)
 
 
+SUMS = {
+    "with the factors of a spatial hash": lambda s, e, i: s * 73_856_093 + e * 19_349_663 + i * 83_492_791,
+    "with those factors, cut to 32 bits": lambda s, e, i: (s * 73_856_093 + e * 19_349_663 + i * 83_492_791) % 2**32,
+    "that ends with a large product": lambda s, e, i: 1_000_000_007 * s + 998_244_353 * e + i,
+    "modulo a prime": lambda s, e, i: (s * 1_000_003 + e * 7_368_787 + i * 15_485_863) % 2_147_483_647,
+    "cut to 31 bits": lambda s, e, i: (s * 2_654_435_761 + e * 40_503 * 65_537 + i * 1_000_003) & 0x7FFFFFFF,
+}
+
+
+def draws_of_python(source):
+    generator = random.Random(source)
+    return generator.randrange(100), generator.randrange(2)
+
+
+def draws_of_torch(source):
+    generator = torch.Generator().manual_seed(source)
+    return int(torch.randint(100, (), generator=generator)), int(torch.randint(2, (), generator=generator))
+
+
+@pytest.mark.parametrize(
+    "source, draws",
+    [
+        *((source, lambda number: crop_and_flip_of(np.random.default_rng(number))) for source in SUMS.values()),
+        (SUMS["with the factors of a spatial hash"], draws_of_python),
+        (SUMS["modulo a prime"], draws_of_torch),
+        (lambda s, e, i: (s * 10**14 + e * 10**8 + i) % 2**64, draws_of_torch),
+        (lambda s, e, i: f"{73_856_093 * s + 19_349_663 * e + 83_492_791 * i}", draws_of_python),
+    ],
+)
+def test_a_sum_of_products_meets_itself_however_large_the_factors_are(source, draws):
+    answers = [solved.keys_of, item_with(lambda *three: draws(source(*three)))]
+    is_told(n02.check_noise, answers, meetings.MIXED)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda s, e, i: (s, 7919 * e + i),
+        lambda s, e, i: (s + 12_345 * e, i),
+        lambda s, e, i: (s, 104_729 * i + e),
+        lambda s, e, i: (s ^ 0xABC, 7919 * e + i),
+        lambda s, e, i: 73_856_093 * s + 19_349_663 * e + 83_492_791 * i,
+    ],
+)
+def test_a_flip_is_seeded_as_well_as_a_crop(source):
+    def crop_and_flip(*three):
+        return number(*three, 1) % 100, int(np.random.default_rng(source(*three)).integers(2))
+
+    is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], meetings.MIXED)
+    said = n02.check_noise(solved.keys_of, item_with(crop_and_flip)).message
+    assert "have the flips of" in said
+
+
 def entry_of_a_table(seed, epoch, index):
     generator = np.random.default_rng((seed, epoch))
     return int(generator.integers(100, size=index + 1)[-1]), int(generator.integers(2, size=index + 1)[-1])
@@ -265,7 +332,27 @@ def as_often_as_the_epoch_says(seed, epoch, index):
     return as_often_as_the_index_says(seed, index, epoch)
 
 
-@pytest.mark.parametrize("crop_and_flip", [entry_of_a_table, as_often_as_the_index_says, as_often_as_the_epoch_says])
+def multiplied_as_often_as_the_index_says(seed, epoch, index):
+    state = (seed << 20 | epoch) + 1
+    for _ in range(index + 1):
+        state = (state * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407) % 2**64
+    return (state >> 33) % 100, state >> 63
+
+
+def multiplied_as_often_as_the_epoch_says(seed, epoch, index):
+    return multiplied_as_often_as_the_index_says(seed, index, epoch)
+
+
+@pytest.mark.parametrize(
+    "crop_and_flip",
+    [
+        entry_of_a_table,
+        as_often_as_the_index_says,
+        as_often_as_the_epoch_says,
+        multiplied_as_often_as_the_index_says,
+        multiplied_as_often_as_the_epoch_says,
+    ],
+)
 def test_a_large_epoch_or_index_takes_no_more_work(crop_and_flip):
     is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], noise.GROWS)
 

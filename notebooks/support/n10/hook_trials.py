@@ -103,7 +103,7 @@ def _fault_of_gradients(answer: Callable[..., Any], *, require: tuple[bool, bool
         if want is not None and got[name] is None:
             return f"{where}{name} has no gradient."
     if segment.runs == 1:
-        return f"{where}the function ran once, in forward: what it saved was kept somewhere, and nothing recomputed."
+        return f"{where}the function itself ran once, in forward, and never again."
     if segment.runs > 2:
         return f"{where}the function ran {segment.runs} times in forward and backward; a checkpoint runs it twice."
     if not torch.equal(*segment.masks):
@@ -391,9 +391,7 @@ def fault_behind_an_error(call: Callable[..., Any]) -> str:
     with suppress(RuntimeError):
         loss.backward()
         if len(runs) == 1:
-            return (
-                "the function ran once, in forward: what it saved was kept somewhere, and nothing recomputed."
-            )
+            return "the function itself ran once, in forward, and never again."
         return "function raised RuntimeError in the second forward, and nobody heard of it."
     if not torch.equal(torch.get_rng_state(), state):
         return "an error in the second forward, and the random state is another one than before: leave it as it was."

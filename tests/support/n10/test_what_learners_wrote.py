@@ -359,7 +359,7 @@ STATES_BY_FUNCTION = edited(
         (ALL_IN_32_BITS, "in backward"),
         (GRAPH_IN_EVALUATION, "with gradients off the output requires one"),
         (RECOMPUTES_AT_THE_OUTPUT, "with gradients off: your code raised RuntimeError"),
-        (keeps_those("tensor.numel() < 1000"), "the function ran once, in forward"),
+        (keeps_those("tensor.numel() < 1000"), "the function itself ran once, in forward"),
         (STATES_BY_FUNCTION, "one function in two checkpoints"),
         (hooks_at_zero("[weight.grad.zero_() for weight in function.parameters() if weight.grad is not None]"), TWICE),
         (hooks_at_zero("function.zero_grad()"), TWICE),

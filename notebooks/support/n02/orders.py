@@ -48,8 +48,9 @@ NEXT = "An order tells about another one: the two should have nothing to do with
 WORKER = "In a worker the order is another one: which process asks makes no difference."
 MOST_OF_A_PASS = 50  # items that are taken of it
 SIZE = 20
-#: Seeds and epochs are below a thousand. Of seed 0: many in a row, then every twentieth, for seed 1 has twenty of them.
-EPOCHS = (*range(130), *range(140, 1000, 20), 250, 256, 365, 512, 999)
+#: Seeds and epochs are below a thousand. Of another seed than 0 not all epochs are looked at.
+EPOCHS = range(1000)
+SOME_EPOCHS = (*range(130), *range(140, 1000, 20), 250, 256, 365, 512, 999)
 SEEDS = range(1, 1000)
 #: Where chance is counted: ten items in 3,080 epochs, so about 308 times each index at each place.
 FEW = 10
@@ -136,7 +137,7 @@ def _faults_of_epochs(answer: Any) -> Iterator[str]:
         yield f"{TURNED} Epoch 0: {epochs[0]}. Epoch 1: {epochs[1]}."
     yield from _repeated(epochs, 0)
     other = answer(SIZE, 7)
-    yield from _repeated({epoch: _epoch(other, epoch) for epoch in EPOCHS}, 7)
+    yield from _repeated({epoch: _epoch(other, epoch) for epoch in SOME_EPOCHS}, 7)
     yield from _meetings(answer, epochs)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from functools import wraps
-from itertools import product
+from itertools import permutations, product
 from math import gcd
 from operator import index as whole
 from typing import Any
@@ -48,6 +48,7 @@ _ITEMS = (
 _NOTES = 8  # of an item's notes so many are looked at
 _NEAREST = 3  # and so many differences of each
 _IN_A_ROW = {"crop": 8, "flip": 32}  # so many are alike by chance once in 10¹⁶ or 4 · 10⁹ times
+_LONGEST = max(_IN_A_ROW.values())
 #: A seed's step is this much shorter than one of an epoch, or of an index.
 _WEIGHTS = np.array([MOST[0] // most for most in MOST], dtype=object)
 _Condition = tuple[Sequence[int], int]  # a, b, c, and what they count modulo; 0: over all whole numbers
@@ -57,17 +58,43 @@ _Rows = list[Any]  # vectors of whole numbers of any size
 def meetings_of_seeds(keys_of: Any, item_of: Any) -> Iterator[str]:
     """Yield which items have the numbers of others, or their flips, since they seed alike."""
 
-    def row(which: int, start: Any) -> Iterator[int]:
-        seed, epoch, index = map(int, start)
-        for far in range([*_IN_A_ROW.values()][which]):
-            yield drawn_by_items(item_of, keys_of_some(keys_of, [index + far], epoch), seed)[0][which]
+    def drawn(which: int, where: Any) -> int:
+        seed, epoch, index = map(int, where)
+        return drawn_by_items(item_of, keys_of_some(keys_of, [index], epoch), seed)[0][which]
+
+    def alike(which: int, one: Sequence[Any], other: Sequence[Any]) -> bool:
+        far = [*_IN_A_ROW.values()][which]
+        pairs = zip(one[:far], other[:far], strict=True)
+        return all(drawn(which, mine) == drawn(which, theirs) for mine, theirs in pairs)
 
     for apart in _differences(_notes(keys_of, item_of)):
-        one = np.maximum(-apart, 0)
-        other = one + apart
+        start = np.maximum(-apart, 0)
+        one = [np.add(start, (0, 0, far)) for far in range(_LONGEST)]
+        other = [where + apart for where in one]
         for which, name in enumerate(_IN_A_ROW):
-            if all(mine == theirs for mine, theirs in zip(row(which, one), row(which, other), strict=True)):
-                yield told_to_meet(one, other) if name == "crop" else _flips_of(one, other)
+            if alike(which, one, other):
+                yield told_to_meet(one[0], other[0]) if name == "crop" else _flips_of(one[0], other[0])
+    for row, met in _met_along(keys_of, item_of):
+        for which, name in enumerate(_IN_A_ROW):
+            if alike(which, row, met):
+                pairs = [*zip(row, met, strict=True)][:2]
+                told = " and ".join(f"{mine} has that of {theirs}" for mine, theirs in pairs)
+                yield f"{MIXED} Of the {name}s, by (seed, epoch, index), {told}."
+
+
+def _met_along(keys_of: Any, item_of: Any) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Yield rows of items, one step beside an axis, and the items of the axis that seed alike, if any do.
+
+    Along the axis a number grows by equal steps; beside it may be mixed in by an exclusive or, which is no sum.
+    """
+    for which, beside in permutations(range(3), 2):
+        axis, step = (np.array(_ITEMS[1 + each], dtype=object) for each in (which, beside))
+        row = [tuple(far * axis + step) for far in range(_LONGEST)]
+        for start, second, *others in _notes(keys_of, item_of, [_ITEMS[0], tuple(axis), *row]):
+            for place, grows in enumerate(map(int.__sub__, second, start)):
+                far = [each[place] - start[place] for each in others]
+                if grows and all(0 <= each // grows < MOST[which] and each % grows == 0 for each in far):
+                    yield row, [tuple(each // grows * axis) for each in far]
 
 
 def _flips_of(one: Any, other: Any) -> str:
@@ -75,16 +102,17 @@ def _flips_of(one: Any, other: Any) -> str:
     return f"{MIXED} Here the items {' have the flips of those '.join(told)}."
 
 
-def _notes(keys_of: Any, item_of: Any) -> Iterator[Any]:
-    """Yield of each generator or hash what all items gave it: a row of numbers for each of `_ITEMS`."""
+def _notes(keys_of: Any, item_of: Any, items: Sequence[Sequence[int]] = _ITEMS) -> Iterator[Any]:
+    """Yield of each generator or hash what all items gave it: a row of numbers for each of them."""
     noted = []
-    for seed, epoch, index in _ITEMS:
-        with _noting(keys_of, item_of) as notes:
+    with _noting(keys_of, item_of) as notes:
+        for seed, epoch, index in items:
+            notes.clear()
             try:
                 item_of(keys_of_some(keys_of, [index], epoch)[0], seed)
             except Exception:
                 return  # nothing is told of an answer that can't be looked at
-        noted.append([note for note in notes if note][:_NOTES])
+            noted.append([note for note in notes if note][:_NOTES])
     for each in zip(*noted, strict=False):
         if len({*map(len, each)}) == 1:
             yield each
@@ -181,7 +209,7 @@ def _short_ones(conditions: Sequence[_Condition]) -> list[Any]:
     basis: _Rows = [*np.identity(3, dtype=int).astype(object)]
     for factors, modulus in conditions:
         basis = _reduced(_held(basis, factors, modulus))
-    room = np.array(MOST, dtype=object) - max(_IN_A_ROW.values())
+    room = np.array(MOST, dtype=object) - _LONGEST
     apart = [
         sum(map(np.multiply, times, basis))
         for times in product(range(-2, 3), repeat=len(basis))

@@ -20,10 +20,8 @@ from tools.project import ROOT
 
 def drawn_again(self):
     """Draw the orders of all epochs up to this one from one generator."""
-    draws = random.Random(self.seed)
-    for _ in range(self.epoch + 1):
-        order = draws.sample(range(self.size), self.size)
-    yield from order
+    orders = np.tile(np.arange(self.size), (self.epoch + 1, 1))
+    yield from np.random.default_rng(self.seed).permuted(orders, axis=1)[-1].tolist()
 
 
 def by_digest(self):

@@ -108,3 +108,52 @@ def test_what_was_drawn_before_tells_nothing_of_the_next_draw(drawn):
         yield from waiting
 
     is_told(n02.check_buffered, [buffered], buffering.CHANCE)
+
+
+@pytest.mark.parametrize("mixed", [lambda s, e: 997 * s + 991 * e, lambda s, e: 1009 * s ^ e])
+def test_two_runs_that_share_one_far_epoch_are_found(mixed):
+    def iterate(self):
+        return iter(np.random.default_rng(mixed(self.seed, self.epoch)).permutation(self.size).tolist())
+
+    is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=iterate)], orders.MEET)
+
+
+def item_drawn(crop_and_flip):
+    def item_of(key, seed):
+        epoch, index = key
+        return index, *crop_and_flip(seed, epoch, index)
+
+    return item_of
+
+
+@pytest.mark.parametrize(
+    "crop_of, flip_of, said",
+    [
+        (lambda s, e, i: (s, 8191 * e ^ i), lambda *three: three, "crops, by (seed, epoch, index), (0, 1, 0) has"),
+        (lambda *three: three, lambda s, e, i: 2_654_435_761 * s ^ 1009 * e ^ i, "flips, by (seed, epoch, index), ("),
+    ],
+)
+def test_items_meet_by_an_exclusive_or_that_turns_their_order(crop_of, flip_of, said):
+    def crop_and_flip(*three):
+        crop = np.random.default_rng(crop_of(*three)).integers(100)
+        return int(crop), int(np.random.default_rng(flip_of(*three)).bytes(8)[7] % 2)
+
+    answers = [solved.keys_of, item_drawn(crop_and_flip)]
+    is_told(n02.check_noise, answers, meetings.MIXED)
+    assert f"{meetings.MIXED} Of the {said}" in n02.check_noise(*answers).message
+
+
+def of_a_byte(seed, epoch, index):
+    generator = np.random.default_rng((seed, epoch, index))
+    flip = generator.bytes(1)[0] % 2
+    return generator.bytes(1)[0] % 100, flip
+
+
+def in_steps_of_five(seed, epoch, index):
+    generator = np.random.default_rng((seed, epoch, index))
+    return int(generator.choice(range(0, 100, 5))), int(generator.integers(2))
+
+
+@pytest.mark.parametrize("crop_and_flip", [of_a_byte, in_steps_of_five])
+def test_each_single_crop_is_as_likely_as_any_other(crop_and_flip):
+    is_told(n02.check_noise, [solved.keys_of, item_drawn(crop_and_flip)], noise.UNEVEN)

@@ -52,7 +52,7 @@ class Odd(RandomSampler):
 def fault_of_pools(answer: Any) -> str:
     """Try the batch sampler in all cases: an epoch, its length, a second epoch."""
     for size, batch_size, pool in CASES:
-        lengths = [length // 3 for length in sentence_lengths(size)]
+        lengths = [length // 3 for length in reversed(sentence_lengths(size))]  # not the notebook's own
         sampler = Odd(size)
         given = [*lengths]  # an answer may change what it gets
         batches = answer(sampler, given, batch_size, pool)
@@ -172,7 +172,8 @@ def _faults_of_epoch(
     named = Counter(order)
     used = Counter(index for batch in epoch for index in batch)
     if used.keys() - named.keys():
-        yield f"{FOREIGN} It named {short(order)}; your batches are {short(epoch)}."
+        told = f"It named {short(order)}" if readings else "It was not even asked"
+        yield f"{FOREIGN} {told}; your batches are {short(epoch)}."
     if used != named:
         yield f"{LOST} It named {short(order)}; your batches are {short(epoch)}."
     short_ones = [batch for batch in epoch if len(batch) < batch_size]

@@ -10,9 +10,34 @@ import torch.distributed
 from torch.utils.data import get_worker_info
 
 from support.kit.mistakes import with_methods
-from support.n02 import buffering, dealing, meetings, noise, orders, solved
+from support.n02 import buffering, dealing, meetings, noise, orders, pools, solved
 from support.n02 import checks as n02
+from support.n02.runs import sentence_lengths
 from tests.support.n02.told import is_told
+
+LENGTHS = sentence_lengths(2000)  # a global name, as in the notebook
+
+
+def sorted_by_the_notebooks_lengths(self):
+    order = list(self.sampler)
+    size = self.pool * self.batch_size
+    for start in range(0, len(order), size):
+        part = sorted(order[start : start + size], key=lambda i: LENGTHS[i])
+        for first in range(0, len(part), self.batch_size):
+            yield part[first : first + self.batch_size]
+
+
+def test_lengths_are_those_that_the_object_was_given():
+    is_told(
+        n02.check_pooled,
+        [with_methods(solved.PooledBatches, __iter__=sorted_by_the_notebooks_lengths)],
+        pools.PADDING,
+    )
+
+
+def test_a_sampler_that_is_not_asked_is_not_quoted():
+    answer = with_methods(solved.PooledBatches, __iter__=lambda self: iter([[*range(len(self.lengths))]]))
+    assert "It was not even asked; your batches are" in n02.check_pooled(answer).message
 
 
 def rank_of_the_job():

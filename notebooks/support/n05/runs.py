@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 from lib import data
 from lib.data.meta import MetaFile, Packed
 from lib.memory import MemoryWatch
-from support.captions import ROW_BYTES, Holding, Way, predict_holding
+from support.captions import HEADER, ROW_BYTES, Holding, Way, predict_holding
 
 # ---- Run a way in real ranks with real workers, and watch everybody's memory.
 BATCH = 2048
@@ -208,11 +208,11 @@ def _loaders(
 
 # ---- What an exercise's answer holds and reads.
 @contextmanager
-def written(rows: Sequence[str]) -> Iterator[str]:
+def written(rows: Sequence[str], header: str = HEADER) -> Iterator[str]:
     """Write a meta file of these rows, for as long as the body of a `with` runs."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.txt"
-        path.write_text("\n".join(["# image caption", *rows, ""]), encoding="utf-8")
+        path.write_text(header + "".join(f"{row}\n" for row in rows), encoding="utf-8")
         yield str(path)
 
 

@@ -73,6 +73,7 @@ def fault_of_client(make: Any) -> str:
             or _fault_of_requests(dataset, rows)
             or _fault_of_connections(dataset, rows)
             or _fault_of_kept_rows(dataset)
+            or _fault_of_long_answer(dataset)
             or _fault_of_refusals(lambda: make(place.host, place.port), rows)
         )
         return fault or _fault_of_two_servers(make) or _fault_of_host(lambda: make("::1", place.port))
@@ -108,6 +109,15 @@ def _fault_of_kept_rows(dataset: Any) -> str:
     if ROWS[3].split()[0] in repr(getattr(dataset, "__dict__", "")):  # as bytes, too
         return "row 3 stands in an attribute after it has come: keep no row."
     return ""
+
+
+def _fault_of_long_answer(dataset: Any) -> str:
+    """Ask for a batch whose answer is longer than what is often read at a time."""
+    batch = [*range(len(ROWS))] * 800  # more than 64 kB
+    case = f"for a batch of {len(batch):,} rows"
+    with in_case(case):
+        got = dataset.__getitems__([*batch])
+    return "" if got == [ROWS[number] for number in batch] else f"{case}, other rows come, or not so many."
 
 
 def _fault_of_host(new: Callable[[], Any]) -> str:

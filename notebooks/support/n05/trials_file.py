@@ -159,13 +159,15 @@ def _fault_of_one_row(dataset: Any, watch: FileWatch) -> str:
 
 
 def _fault_of_batches(make: Any) -> str:
-    """Ask for random batches, some with rows twice, as lists and as arrays."""
+    """Ask for a batch that lies wide, and for random ones, some rows twice, as lists and as arrays."""
     generator = random.Random(11)
     with written(MANY) as path, watching(path, make) as watch:
         dataset = make(path, index_of(path))
         dataset[0]
         for number in range(20):
             asked = generator.choices(range(len(MANY)), k=generator.randrange(1, 40))
+            if not number:
+                asked = [*range(0, len(MANY), 150)]  # between any two lies more than a page
             asked += generator.choices(asked, k=3)
             given: Any = np.array(asked, (np.int64, np.int32)[number % 4 // 2]) if number % 2 else [*asked]
             watch.clear()

@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 
+from support.captions import HEADER
 from support.kit.raised import in_case
 from support.kit.values import kind_of
 from support.n05.runs import held_and_most, only_new_objects, written
@@ -39,7 +40,8 @@ def fault_of_index(index: Any) -> str:
         if fault:
             return fault
     return (
-        _fault_of_pieces(index)
+        _fault_of_small_file(index, ["ab", "c"], 3, header="#\n")
+        or _fault_of_pieces(index)
         or _fault_of_large_index(index)
         or _fault_of_long_row(index)
         or _fault_of_copies(index)
@@ -47,9 +49,10 @@ def fault_of_index(index: Any) -> str:
     )
 
 
-def _fault_of_small_file(index: Any, rows: Sequence[str], block: int) -> str:
-    file = f"a file of {len(rows)} rows, read in blocks of {block} bytes"
-    with written(rows) as path:
+def _fault_of_small_file(index: Any, rows: Sequence[str], block: int, header: str = HEADER) -> str:
+    headed = f" with the header {header.strip()!r}" if header != HEADER else ""
+    file = f"a file of {len(rows)} rows{headed}, read in blocks of {block} bytes"
+    with written(rows, header) as path:
         wanted = _bounds_of(path)
         with in_case(f"for {file}"), watching(path, index) as watch:
             got = index(path, block)
@@ -82,7 +85,7 @@ def _fault_of_large_index(index: Any) -> str:
     if peak > 25 * len(MANY) + 40_000:
         needed = "the bounds of all rows and a few blocks take less than 115"
         return f"of 900 kB, with block = 4096, {peak / 1e3:.0f} kB were in memory at a time, and {needed}."
-    if sum(joined) > 4 * 8 * len(MANY):
+    if sum(joined) > 8 * 8 * len(MANY):  # of arrays that double: six times
         return _COPIED
     if kept > 16 * len(MANY):
         return f"{kept / len(MANY):.0f} bytes a row stay in memory, and a bound has 8."

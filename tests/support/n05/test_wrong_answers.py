@@ -161,7 +161,7 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     ),
     "two pages more": (
         "file",
-        "the bounds say how many",
+        "for row 17, which has 27 bytes, you read 8219: the bounds say how many.",
         (PREAD, "return os.pread(self.file, end - 1 - begin + 8192, begin)[: end - 1 - begin].decode()"),
     ),
     "the bounds as a list, each time": (
@@ -233,14 +233,6 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "index",
         "rows, read without saying how large a block is",
         ("block: int = 1 << 20", "block: int = 0"),
-    ),
-    "what lies behind each row, too": (
-        "file",
-        "for row 17, which has 27 bytes, you read 20027: the bounds say how many.",
-        (
-            "os.pread(self.file, end - 1 - begin, begin)",
-            "os.pread(self.file, 20_000 + end - 1 - begin, begin)[: end - 1 - begin]",
-        ),
     ),
     "the epoch before says whether there are rows": (
         "epoch",

@@ -200,6 +200,10 @@ ANSWERS = {  # what is said, (old, new, …)
         "stands in an attribute",
         ("value = json.loads(answer.read())", "self.text = answer.read(); value = json.loads(self.text)"),
     ),
+    "an answer is read as from a socket": (
+        "for a batch of 4,000 rows: your code raised JSONDecodeError",
+        ("answer.read()", "answer.read(1 << 16)"),
+    ),
     "always this machine": (
         "asks another one",
         ("self.address, self.owner = (host, port), 0", "self.address, self.owner = ('127.0.0.1', port), 0"),

@@ -132,6 +132,23 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "        return self.buffer[: end - 1 - begin].decode()",
         ),
     ),
+    "rows are read together where two pages lie between them": (
+        "file",
+        "read its rows, and not what lies around them.",
+        (
+            "rows = {index: self[index] for index in sorted(set(indices))}",
+            "rows, runs = {}, []\n"
+            "        for index in sorted(set(indices)):\n"
+            "            if not runs or self.bounds[index] - self.bounds[runs[-1][-1] + 1] > 8_192: runs.append([])\n"
+            "            runs[-1].append(index)\n"
+            "        for run in runs:\n"
+            "            begin = int(self.bounds[run[0]])\n"
+            "            text = os.pread(self.file, int(self.bounds[run[-1] + 1]) - begin, begin)\n"
+            "            for index in run:\n"
+            "                end = self.bounds[index + 1] - 1\n"
+            "                rows[index] = text[self.bounds[index] - begin : end - begin].decode()",
+        ),
+    ),
     "the loader of a copy has a name": (
         "epoch",
         "the rows of an earlier mini-epoch are still held when another one is loaded",

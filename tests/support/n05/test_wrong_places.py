@@ -35,6 +35,11 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "it went through a number that is too small",
         (*BY_NUMBER, "file.read(block)", "os.read(file, block)", *NARROW),
     ),
+    "the header has as many bytes as ours": (
+        "index",
+        "of a file of 2 rows with the header '#', read in blocks of 3 bytes, should be [2, 5, 7], it is [16, 5, 7]",
+        ("return np.concatenate(bounds)", "bounds[0][:1] = 16\n    return np.concatenate(bounds)"),
+    ),
     "places of os.pread in 32 bits": (
         "index",
         "it went through a number that is too small",
@@ -234,6 +239,20 @@ RIGHT = {  # the exercise, (old, new, …)
             "",
             OFFSETS,
             f"{OF_SHORT_LENGTHS}; {ROOM}\n        {COPY}",
+        ),
+    ),
+    "room that doubles, and is joined": (
+        "index",
+        (
+            "bounds, place = [], 0",
+            "bounds, count, place = np.empty(16, np.int64), 0, 0",
+            "bounds.append(place + newlines + 1)",
+            "while count + len(newlines) > len(bounds):\n"
+            "                bounds = np.concatenate([bounds, np.empty(len(bounds), np.int64)])\n"
+            "            bounds[count : count + len(newlines)] = place + newlines + 1\n"
+            "            count += len(newlines)",
+            "np.concatenate(bounds)",
+            "bounds[:count].copy()",
         ),
     ),
     "numpy reads blocks": ("index", (READ, LOAD, OF_NUMPY, "text")),

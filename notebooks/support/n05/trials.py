@@ -56,6 +56,17 @@ def random_rows(generator: random.Random, most: int = 12) -> list[str]:
     ]
 
 
+def length_fault(dataset: Any, failed: str) -> str:
+    """Say whether a dataset counts rows that it has not; after a load that failed it may have no length either."""
+    size = 0
+    try:
+        size = len(dataset)
+        _ = size and dataset[0]
+    except Exception:
+        return f"after {failed}, len is {size}, and no row is in memory." if size else ""
+    return ""
+
+
 def is_kept(read: Callable[[], str]) -> bool:
     """Tell whether anybody but us refers to the string that `read` returns, as a cache of rows does."""
     row = read()

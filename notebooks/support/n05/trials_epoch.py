@@ -5,9 +5,13 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import islice, product
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -328,14 +332,39 @@ def _fault_of_errors(answer: Any) -> str:
 def _fault_of_seeding(answer: Any) -> str:
     """Say whose global random generator is set. A loader draws from torch's, so where that stands may differ."""
     states = []
+    called: list[str] = []
+    other = False
     for seed in (20_261, 20_262):
-        with generators_at(seed), in_case("for 24 rows, 2 ranks, 3 mini-epochs"):
+        with generators_at(seed), _seeders_noted(called), in_case("for 24 rows, 2 ranks, 3 mini-epochs"):
             dealt = answer(MyRankDataset(Source(MANY[:24]), 2, 0, 3), 1, batch_size=2, shuffle=True)
             states.append([*(global_states() for _ in dealt), global_states()])
+            other |= torch.initial_seed() != seed
     pairs = [*zip(*states, strict=True)]  # at each batch, and after the last
     whose = [name for name in pairs[0][0] if any(one[name] == other[name] for one, other in pairs)]
     if whose:
         return (
             f"{' and '.join(whose)} global random generator is set to a seed: all ranks would augment alike."
         )
-    return ""
+    if called:
+        return f"{called[0]} is called: no global random generator is to be seeded."
+    return "torch's global random generator has got another seed: none is to be seeded." if other else ""
+
+
+@contextmanager
+def _seeders_noted(called: list[str]) -> Iterator[None]:
+    """Note which functions that seed a global generator are called."""
+    with ExitStack() as stack:
+        for owner, name in product((random, np.random, torch, torch.random), ("seed", "manual_seed")):
+            seed = getattr(owner, name, None)
+            if seed:
+                noted = _noting(seed, f"{owner.__name__}.{name}", called)
+                stack.enter_context(mock.patch.object(owner, name, noted))
+        yield
+
+
+def _noting(seed: Any, name: str, called: list[str]) -> Any:
+    def noted(*given: Any, **named: Any) -> Any:
+        called.append(name)
+        return seed(*given, **named)
+
+    return noted

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from support.kit.raised import in_case
+from support.n05.between import fault_between_lines
 from support.n05.runs import held_and_most, positions, written
 from support.n05.solved import index_of
 from support.n05.trials import MANY, ROWS, TEXT, all_read, difference_told, is_kept, random_rows, rows_fault
@@ -40,6 +41,7 @@ def fault_of_file(make: Any) -> str:
         or _fault_of_no_rows(make)
         or _fault_of_batches(make)
         or _fault_of_threads(make)
+        or fault_between_lines(make)
         or _fault_of_far_rows(make)
     )
 

@@ -21,7 +21,7 @@ from support.kit.raised import in_case
 from support.kit.values import kind_of
 from support.n05.runs import held_and_most, only_new_objects, written
 from support.n05.solved import MyRankDataset
-from support.n05.trials import MANY, TEXT, all_read, difference_told
+from support.n05.trials import MANY, TEXT, all_read, difference_told, length_fault
 
 
 @dataclass(frozen=True)
@@ -242,9 +242,10 @@ def _fault_after_failed_load(make: Any, kind: type[Exception], part: int) -> str
             source.fails = None
         if source.fails:
             return "an error of the source is lost: load returns without the rows of its mini-epoch."
+        fault = length_fault(dataset, "a load in which the source failed")
         dataset.load(0, part)
         got = [int(dataset[number].split()[1]) for number in range(len(dataset))]
-    return difference_told(got, wanted, f"{case}: the numbers of the items")
+    return fault or difference_told(got, wanted, f"{case}: the numbers of the items")
 
 
 class _FailingLater(Source):
@@ -269,9 +270,12 @@ def _fault_of_half_a_load(make: Any) -> str:
         with suppress(Exception):  # the source's, or what the answer makes of it
             dataset.load(0, 1)
         source.fails = False
+        fault = length_fault(dataset, "a load in which the second request failed")
         dataset.load(0, 1)
         got = [int(dataset[number].split()[1]) for number in range(len(dataset))]
-    return "" if got == wanted else f"{case}: {len(got)} items, not those of {len(wanted)} ids."
+    if got == wanted:
+        return fault
+    return f"{case}: {len(got)} items, not those of {len(wanted)} ids."
 
 
 def _fault_of_two(make: Any) -> str:

@@ -314,8 +314,9 @@ class InTheFilesOrder(checks.check_rank_dataset.reference):
 
     def load(self, epoch, mini_epoch):
         self.rows = self.at = None
-        unique, self.at = np.unique(self.ids(epoch, mini_epoch), return_inverse=True)
+        unique, at = np.unique(self.ids(epoch, mini_epoch), return_inverse=True)
         self.rows = PackedFromOneString(self.source.__getitems__(unique))
+        self.at = at
 
     def __len__(self):
         return len(self.at)

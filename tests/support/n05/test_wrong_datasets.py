@@ -184,11 +184,6 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
     "two at least": ("epoch", "mini_epochs = 1", ("range(dataset.mini_epochs)", "range(max(2, dataset.mini_epochs))")),
     "few epochs to deal": ("epoch", "epoch 5", ("load(epoch,", "load(min(epoch, 2),")),
     "another seed at the end": ("epoch", "epoch 1", (DEAL, DEAL + "\n    dataset.seed += 1")),
-    "torch is seeded": (
-        "epoch",
-        "torch's global random generator is set to a seed",
-        (LOOP, "    import torch; torch.manual_seed(epoch)\n" + LOOP),
-    ),
     "the bounds of the real size, wrapped": (
         "rank_dataset",
         "for 8,589,934,595 rows",
@@ -354,15 +349,6 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "        return np.array([order[int(place)] for place in places % size])",
         ),
     ),
-    "an error of the source is lost": (
-        "rank_dataset",
-        "an error of the source is lost",
-        (
-            "        self.rows = MyPacked(self.source.__getitems__(self.ids(epoch, mini_epoch)))",
-            "        try: self.rows = MyPacked(self.source.__getitems__(self.ids(epoch, mini_epoch)))\n"
-            "        except OSError: self.rows = MyPacked([])",
-        ),
-    ),
     "an error of a load is lost": (
         "epoch",
         "an error of load, OSError, is lost",
@@ -414,16 +400,6 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "epoch",
         "there is memory for one load",
         (DEAL, "import copy; yield from DataLoader(copy.deepcopy(dataset), **options)"),
-    ),
-    "torch is seeded, and put back": (
-        "epoch",
-        "torch's global random generator is set to a seed",
-        (
-            LOOP,
-            "    import torch; before = torch.get_rng_state(); torch.manual_seed(epoch)\n" + LOOP,
-            DEAL,
-            DEAL + "\n    torch.set_rng_state(before)",
-        ),
     ),
 }
 

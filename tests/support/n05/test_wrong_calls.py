@@ -1,0 +1,184 @@
+"""Answers that seed, count rows that are not there, or share what two threads need, and right ones that lock."""
+
+import sys
+import threading
+
+import pytest
+
+from support.kit.mistakes import famous
+from support.n05 import between, checks, trials_epoch, trials_rank
+
+LOOP = "    for mini_epoch in range(dataset.mini_epochs):\n"
+PACKED = "self.rows = MyPacked(self.source.__getitems__(self.ids(epoch, mini_epoch)))"
+DEAL = "yield from DataLoader(dataset, **options)"
+BATCH = """rows = {index: self[index] for index in sorted(set(indices))}
+        return [rows[index] for index in indices]"""
+ANSWERS = {  # the exercise, what is said, (old, new, …)
+    "torch is seeded with another seed than it has": (
+        "epoch",
+        "torch.manual_seed is called: no global random generator is to be seeded.",
+        (LOOP, f"    import torch\n    torch.manual_seed(torch.initial_seed() + epoch)\n{LOOP}"),
+    ),
+    "rows are counted before they are read": (
+        "rank_dataset",
+        "after a load in which the source failed, len is 3, and no row is in memory.",
+        (
+            PACKED,
+            f"ids = self.ids(epoch, mini_epoch)\n        self.count = len(ids)\n        {PACKED}",
+            "return len(self.rows)",
+            "return self.count",
+        ),
+    ),
+    "the rows of a batch are where every thread puts them": (
+        "file",
+        "while another thread reads the batch",
+        (
+            BATCH,
+            "self.batch = {index: self[index] for index in sorted(set(indices))}\n"
+            "        out = [self.batch[index] for index in indices]\n        self.batch = None\n        return out",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
+    exercise, said, changes = ANSWERS[name]
+    check = getattr(checks, f"check_{exercise}")
+    verdict = check(famous(check.reference, {name: changes})[name])
+    assert verdict.status == "wrong", verdict
+    assert said in verdict.message, verdict
+
+
+TRIED_ALONE = {  # as above; of all trials of the exercise one is enough
+    "torch is seeded": (
+        "epoch",
+        "torch's global random generator is set to a seed",
+        (LOOP, "    import torch; torch.manual_seed(epoch)\n" + LOOP),
+    ),
+    "torch is seeded, and put back": (
+        "epoch",
+        "torch's global random generator is set to a seed",
+        (
+            LOOP,
+            "    import torch; before = torch.get_rng_state(); torch.manual_seed(epoch)\n" + LOOP,
+            DEAL,
+            DEAL + "\n    torch.set_rng_state(before)",
+        ),
+    ),
+    "an error of the source is lost": (
+        "rank_dataset",
+        "an error of the source is lost",
+        (
+            "        self.rows = MyPacked(self.source.__getitems__(self.ids(epoch, mini_epoch)))",
+            "        try: self.rows = MyPacked(self.source.__getitems__(self.ids(epoch, mini_epoch)))\n"
+            "        except OSError: self.rows = MyPacked([])",
+        ),
+    ),
+    "numpy is seeded with torch's seed": (
+        "epoch",
+        "numpy.random.seed is called: no global random generator is to be seeded.",
+        (LOOP, f"    import torch\n    np.random.seed((torch.initial_seed() + epoch) % 2**32)\n{LOOP}"),
+    ),
+    "Python's generator is seeded by chance": (
+        "epoch",
+        "random.seed is called: no global random generator is to be seeded.",
+        (LOOP, f"    import random\n    random.seed()\n{LOOP}"),
+    ),
+    "torch is seeded by chance": (
+        "epoch",
+        "torch.seed is called: no global random generator is to be seeded.",
+        (LOOP, f"    import torch\n    torch.seed()\n{LOOP}"),
+    ),
+    "torch's generator is seeded by itself": (
+        "epoch",
+        "torch's global random generator has got another seed: none is to be seeded.",
+        (LOOP, f"    import torch\n    torch.default_generator.manual_seed(torch.initial_seed() + epoch)\n{LOOP}"),
+    ),
+    "rows are counted after they are read": (
+        "rank_dataset",
+        "after a load in which the source failed, len is 3, and no row is in memory.",
+        (PACKED, f"{PACKED}; self.count = len(self.rows)", "return len(self.rows)", "return self.count"),
+    ),
+    "rows are counted as they come": (
+        "rank_dataset",
+        "after a load in which the second request failed, len is 1000, and no row is in memory.",
+        (
+            PACKED,
+            "ids = self.ids(epoch, mini_epoch)\n        order = np.argsort(ids)\n"
+            "        rows, self.count = [None] * len(ids), 0\n"
+            "        for part in np.split(order, range(1000, len(order), 1000)):\n"
+            "            for place, row in zip(part, self.source.__getitems__(ids[part])): rows[place] = row\n"
+            "            self.count += len(part)\n"
+            "        self.rows = MyPacked(rows)",
+            "return len(self.rows)",
+            "return self.count",
+        ),
+    ),
+}
+TRIALS = {
+    "epoch": (trials_epoch._fault_of_seeding,),
+    "rank_dataset": (trials_rank._fault_of_failed_load, trials_rank._fault_of_half_a_load),
+}
+
+
+@pytest.mark.parametrize("name", TRIED_ALONE)
+def test_a_trial_says_what_is_wrong_with_an_answer(name):
+    exercise, said, changes = TRIED_ALONE[name]
+    answer = famous(getattr(checks, f"check_{exercise}").reference, {name: changes})[name]
+    assert said in "".join(trial(answer) for trial in TRIALS[exercise])
+
+
+class Locked(checks.check_file.reference):
+    """Puts the rows of a batch where every thread puts them, one thread after the other."""
+
+    def __init__(self, path, bounds):
+        super().__init__(path, bounds)
+        self.lock = threading.Lock()
+
+    def __getitems__(self, indices):
+        with self.lock:
+            self.batch = {index: self[index] for index in sorted(set(indices))}
+            rows = [self.batch[index] for index in indices]
+            self.batch = None
+        return rows
+
+
+class OfItsThread(checks.check_file.reference):
+    """Puts the rows of a batch where each thread has a place of its own."""
+
+    def __init__(self, path, bounds):
+        super().__init__(path, bounds)
+        self.own = threading.local()
+
+    def __getitems__(self, indices):
+        self.own.batch = {index: self[index] for index in sorted(set(indices))}
+        rows = [self.own.batch[index] for index in indices]
+        self.own.batch = None
+        return rows
+
+
+@pytest.mark.parametrize("answer", [checks.check_file.reference, Locked, OfItsThread])
+def test_threads_that_do_not_disturb_each_other_are_accepted_and_a_debugger_is_put_back(answer):
+    def debugger(*_):
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(debugger)
+    try:
+        fault = between.fault_between_lines(answer)
+        after = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert not fault
+    assert after is debugger
+
+
+def test_a_debugger_is_put_back_where_an_answer_raises():
+    def broken():
+        raise ZeroDivisionError
+
+    before = sys.gettrace()
+    with pytest.raises(ZeroDivisionError):
+        between._called_before_line(1, list, broken)
+    assert sys.gettrace() is before

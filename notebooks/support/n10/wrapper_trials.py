@@ -86,9 +86,7 @@ def _fault_of_writes(answer: Any) -> str:
     before = nn.Linear(4, 4)
 
     # Written before, and on a tensor of its own, and a number that equals nothing: all must pass.
-    with in_case(
-        "an input that was written before the call, and a function that writes into a tensor of its own"
-    ):
+    with in_case("an input written before the call, and a function that writes into a tensor of its own"):
         answer(lambda x: layer(x).tanh_(), torch.zeros(2, 4).add_(1)).sum().backward()
     with in_case("an input that holds nan, and nobody writes"):
         answer(layer, torch.full((2, 4), math.nan)).sum().backward()

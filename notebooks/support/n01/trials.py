@@ -37,6 +37,7 @@ TOO_SOON = "An order went out too soon: a place is free when its batch has been 
 STARVED = (
     "Fewer orders are out than W · prefetch places allow: one more goes out before a batch is handed over."
 )
+EAGER = "Work began before a batch was asked for: `load_in_order` is a generator, a function with `yield`."
 KEPT = "What was handed over belongs to the caller: your loader still holds it."
 LOST = "An error in a worker must reach the training process, at its batch's turn."
 LEFT = "A worker was never told to go home: it still waits for orders."
@@ -62,9 +63,7 @@ IN_VAIN = "All that was ordered has arrived, and your code waits for one more."
 NOT_FOUND = "The batch whose turn it is lies among what has arrived."
 COLLATED_HERE = "The training process collates: that is work of the workers, and meanwhile nobody trains."
 NOTHING = "What `collate` makes may be None, a tuple, an exception: the batch does not say whether anything was raised."
-REUSED = (
-    "`collate` was given one list for two batches: it may keep what it is given, so make a new one each time."
-)
+REUSED = "`collate` was given one list twice: it may keep what it is given, so make a new one each time."
 NO_LIST_GIVEN = "`collate` is given its items in a list, which it may keep or add to."
 TORN = "What `collate` raises is an error of the worker, too, and must reach the training process."
 EMPTY_LIST = "An empty list of indices is one of the lists, too: a worker makes its batch, `collate([])`."
@@ -294,6 +293,8 @@ class _Trial:
         self.iterator = iterator
         if iterator is None:
             return "load_in_order returned None (is a `yield` missing?)."
+        if self.team.workers or self.batches.passes > self.passes:
+            return EAGER
         failed: Exception | None = None
         self.clearing_up = False
         try:

@@ -78,6 +78,14 @@ GOES_ON_BEHIND_NONE = worker(
     )
 )
 STARTS = "    for worker in team:\n        worker.start()\n"
+BEGINS_WHEN_IT_IS_CALLED = load(
+    (
+        "    try:\n        hand_out(workers * prefetch)\n",
+        "    hand_out(workers * prefetch)\n\n    def rest():\n      try:\n",
+    ),
+    ("    finally:\n        send_home", "      finally:\n        send_home"),
+    ("(team, orders, results, missing)", "(team, orders, results, missing)\n\n    return rest()"),
+)
 STARTS_BEHIND_THE_SAMPLER = load(
     ("    todo = enumerate(batches)", "    todo = None"),
     (STARTS, ""),
@@ -218,6 +226,20 @@ WRONG = {
         (work, load(("enumerate(batches)", "enumerate(batches, 1)"))),
         f"batch 0: {trials.IN_VAIN} {trials.NOT_FOUND}",
     ),
+    "begins when it is called": ((work, BEGINS_WHEN_IT_IS_CALLED), trials.EAGER),
+    "tries a batch beforehand, and collates its list again": (
+        (
+            worker(
+                (
+                    n01._LOADED,
+                    "items = [dataset[index] for index in indices]\n            collate(items)\n            "
+                    + n01._LOADED_ITEMS,
+                )
+            ),
+            load_in_order,
+        ),
+        "`collate` was given one list twice: it may keep what it is given, so make a new one each time.",
+    ),
     "has no end": (
         (
             work,
@@ -239,3 +261,7 @@ def test_a_loader_that_almost_works_is_told_which_clause_it_breaks_and_nothing_e
     assert says in verdict.message
     others = [sentence for sentence in n01.check_loader.mistakes if sentence in verdict.message]
     assert [sentence for sentence in others if sentence not in says] == [], verdict
+
+
+def test_a_loader_that_begins_when_it_is_called_is_wrong_before_anything_fails():
+    assert trials.EAGER in n01.check_order(work, BEGINS_WHEN_IT_IS_CALLED).message

@@ -388,7 +388,7 @@ def fault_behind_an_error(call: Callable[..., Any]) -> str:
     loss = call(fails_later, torch.ones(2, requires_grad=True)).sum()
     torch.rand(3)  # the generator moves on, as it does in training
     state = torch.get_rng_state()
-    with suppress(RuntimeError):
+    with in_case("an error in the second forward"), suppress(RuntimeError):
         loss.backward()
         if len(runs) == 1:
             return "the function itself ran once, in forward, and never again."

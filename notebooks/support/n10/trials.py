@@ -218,6 +218,7 @@ def _fault_of_autocast(answer: Any) -> str:
         ((None, half), None),
         ((half, None), half),
         ((torch.float16, half), None),
+        ((torch.float16, torch.float16), half),
     ):
         mine = _Case(answer.apply, casts)
         plain = _Case(None, casts)

@@ -86,7 +86,7 @@ def _fault_of_writes(answer: Any) -> str:
     before = nn.Linear(4, 4)
 
     # Written before, and on a tensor of its own, and a number that equals nothing: all must pass.
-    with in_case("an input written before the call, and a function that writes into a tensor of its own"):
+    with in_case("Repair 2: an input was written before the call, and nobody writes into it now"):
         answer(lambda x: layer(x).tanh_(), torch.zeros(2, 4).add_(1)).sum().backward()
     with in_case("an input that holds nan, and nobody writes"):
         answer(layer, torch.full((2, 4), math.nan)).sum().backward()
@@ -220,6 +220,22 @@ def _fault_in_a_thread(answer: Any) -> str:
     return f"in a new thread: {found}" if found else ""
 
 
+def _fault_between_threads(answer: Any) -> str:
+    """Go backward in another thread than forward, as a device does: a flag has to begin in each."""
+    asks = getattr(answer, "__globals__", {}).get("is_recomputing", built.is_recomputing)
+    said = list[bool]()
+
+    def function(x: Tensor) -> Tensor:
+        said.append(asks())
+        return x.tanh()
+
+    case = "forward in one new thread, backward in another"
+    with in_case(f"Repair 3: {case}"), ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        y = one.submit(answer, function, torch.ones(2, requires_grad=True)).result()
+        other.submit(y.sum().backward).result()
+    return "" if said == [False, True] else _not_as_expected(case, said, [False, True])
+
+
 def _not_as_expected(where: str, said: list[bool], expected: list[bool]) -> str:
     told, wanted = (", ".join(map(str, flags)) for flags in (said, expected))
     return f"{where}: is_recomputing() says {told}; expected {wanted}."
@@ -228,7 +244,8 @@ def _not_as_expected(where: str, said: list[bool], expected: list[bool]) -> str:
 def fault_of_wrapper(answer: Any) -> str:
     """Say which of the three faults is still there, and how it shows."""
     here = getattr(answer, "__globals__", {}).get("here", built.here)
-    kinds = (1, _fault_of_data), (2, _fault_of_writes), (3, _fault_of_flag), (3, _fault_in_a_thread)
+    flags = _fault_of_flag, _fault_in_a_thread, _fault_between_threads
+    kinds = (1, _fault_of_data), (2, _fault_of_writes), *((3, flag) for flag in flags)
     for number, kind in kinds:
         here.recomputing = False
         try:

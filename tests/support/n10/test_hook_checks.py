@@ -1,6 +1,7 @@
 """Right and wrong checkpoints made of hooks, exercise 3 of notebook 10, and what each is told."""
 
 import weakref
+from contextlib import suppress
 from functools import partial
 from itertools import count
 
@@ -11,7 +12,9 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from support import built
 from support.kit.mistakes import edited
+from support.kit.raised import InCaseError
 from support.n10 import checks as n10
+from support.n10.hook_trials import fault_behind_an_error
 
 
 def with_a_list(function, *inputs):
@@ -297,6 +300,19 @@ def test_a_wrong_checkpoint_of_hooks_is_told_what_was_seen_of_it(answer, says):
     verdict = n10.check_hook_checkpoint(answer)
     assert verdict.status == "wrong"
     assert says in verdict.message
+
+
+def test_whoever_swallows_the_second_forwards_error_is_told_in_which_case():
+    swallows = edited(
+        n10.hook_checkpoint,
+        (
+            "            function(*inputs)\n",
+            "            with suppress(RuntimeError):\n                function(*inputs)\n",
+        ),
+        names={"suppress": suppress},
+    )
+    with pytest.raises(InCaseError, match="in the second forward"):
+        fault_behind_an_error(swallows)
 
 
 def test_whoever_detaches_and_keeps_a_list_is_not_told_to_detach():

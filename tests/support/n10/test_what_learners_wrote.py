@@ -27,13 +27,14 @@ AUTOCAST_BY_HAND = apply(
     (
         "            torch.set_rng_state(ctx.random_state)\n",
         "            torch.set_rng_state(ctx.random_state)\n"
-        "            was = torch.is_autocast_enabled(kind)\n"
+        "            was = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)\n"
         "            torch.set_autocast_enabled(kind, ctx.autocast[2])\n"
         "            torch.set_autocast_dtype(kind, ctx.autocast[1])\n",
     ),
     (
         "        if output.requires_grad",
-        "        torch.set_autocast_enabled(kind, was)\n        if output.requires_grad",
+        "        torch.set_autocast_enabled(kind, was[0])\n"
+        "        torch.set_autocast_dtype(kind, was[1])\n        if output.requires_grad",
     ),
 )
 KEEPS_INPUTS_AS_WELL = apply(("ctx.function = function", "ctx.function = function\n        ctx.inputs = inputs"))
@@ -163,6 +164,7 @@ ASKING_FIRST = "*sorted(inputs, key=lambda x: not x.requires_grad)"  # no mask i
         (LEAVES_IN_32_BITS_ALONE, "a layer's output in bfloat16"),
         (TYPE_OF_THE_CLASS, "the first forward computed in"),
         (AUTOCAST_BY_HAND, "until a `with torch.autocast(…)` ends"),  # it has none
+        (edited(AUTOCAST_BY_HAND, ("dtype(kind, was[1])", "enabled(kind, was[0])")), "backward was called inside"),
         (KEEPS_INPUTS_AS_WELL, "after backward an input is still held"),
         (KEEPS_THE_OUTPUT, "nobody holds the output any more, and it stays in memory until backward"),
         (WEIGHTS_OF_MODULES_ALONE, "the function is a method, no module, and its weights have no gradient"),

@@ -78,6 +78,16 @@ PARAMETERS_OF_MODULES = edited(
     ("run, phony, *inputs)", "run, *inputs, *more)"),
 )
 
+FLAG_OF_THE_CALLING_THREAD = edited(
+    n10.my_checkpoint,
+    ("    def run(", "    here.recomputing = is_recomputing()\n\n    def run("),
+    ("before = is_recomputing()", "before = here.recomputing"),
+)
+ANY_VERSION = edited(
+    n10.my_checkpoint,
+    ("if [x._version for x in inputs] != versions", "if any(x._version for x in inputs)"),
+    ("the function changed its input", "somebody changed an input"),
+)
 INPUTS_BY_CLOSURE = edited(
     n10.my_checkpoint, ("def run(phony, *inputs):", "def run(phony):"), ("phony, *inputs)", "phony)")
 )
@@ -105,6 +115,8 @@ def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(funct
         (READ_AT_THE_CALL, "What it was before is what it is when this run begins"),
         (IF_AN_INPUT_REQUIRES_ONE, "data that require no gradient: is_recomputing() says False, False"),
         (SECOND_RUN_ALONE, "two backwards through a kept graph: is_recomputing() says False, True, False"),
+        (FLAG_OF_THE_CALLING_THREAD, "forward in one new thread, backward in another"),
+        (ANY_VERSION, "an input was written before the call"),
         (INPUTS_BY_CLOSURE, "a layer's output goes into the checkpoint and around it"),
         (PHONY_ON_THE_CPU, "the first input that Checkpoint gets is on"),
         (

@@ -305,7 +305,7 @@ check_my_checkpoint = Exercise(
             for x in inputs] → for x in inputs if not x.requires_grad]
         A new thread has no such attribute yet: ask is_recomputing(), which knows that.
             before = is_recomputing() → before = here.recomputing
-        In a checkpoint's first forward gradients are off, in the second they are on: torch.is_grad_enabled().
+        In Checkpoint.apply's first forward gradients are off, in the second they are on: torch.is_grad_enabled().
             before or torch.is_grad_enabled() → True
         Put back what here.recomputing was.
             finally:¶    here.recomputing = before → finally: pass

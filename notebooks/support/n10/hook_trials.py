@@ -26,6 +26,11 @@ WIDTH = 256
 SLACK = 12 * 1024  # bytes that a checkpoint may need for itself; a mask of the input takes 16 KiB
 
 
+def phase() -> str:
+    """Say whether it is autograd that runs this, or the caller."""
+    return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
+
+
 class _Segment(nn.Module):
     """Dropout, a layer, dropout, a product that saves two tensors of one shape, a layer; notes runs and masks."""
 
@@ -43,7 +48,7 @@ class _Segment(nn.Module):
         self.runs += 1
         self.required.append((x.requires_grad, gate.requires_grad))
         if self.runs > 1 and not torch.is_grad_enabled():
-            raise Finding("the second forward ran with gradients off.")
+            raise Finding(f"the function's second run, in {phase()}, had gradients off.")
         if self.required[-1] != self.required[0]:
             raise Finding("in the second forward not the same inputs require a gradient as in the first.")
         # It draws before anything is saved; or it saves its output, no input, and backward asks for that last,
@@ -345,10 +350,11 @@ def fault_of_one_function(call: Callable[..., Any]) -> str:
     frozen = nn.Sequential(nn.Dropout(0.5)).eval()
     frozen[0].train()  # in evaluation, and it draws
     drops = nn.Dropout(0.5), nn.Dropout(0.5).eval(), frozen
-    outputs = [call(drop, x) for drop, x in zip(drops * 2, inputs, strict=True)]
-    state = torch.get_rng_state()
-    torch.cat(outputs).sum().backward()
     where = "one function in two checkpoints, as for two micro-batches"
+    with in_case(where):
+        outputs = [call(drop, x) for drop, x in zip(drops * 2, inputs, strict=True)]
+        state = torch.get_rng_state()
+        torch.cat(outputs).sum().backward()
     for x, y in zip(inputs, outputs, strict=True):
         if not torch.equal(_grad(x) != 0, y != 0):
             return f"{where}: a second forward drew another dropout mask."

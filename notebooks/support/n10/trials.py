@@ -16,7 +16,13 @@ from lib.saved import LiveTensors, SavedTensors
 from support.kit.judged import Fault
 from support.kit.raised import Finding, calling, in_case
 from support.kit.values import kind_of
-from support.n10.hook_trials import fault_behind_an_error, fault_of_one_function, fault_of_two_steps, percent
+from support.n10.hook_trials import (
+    fault_behind_an_error,
+    fault_of_one_function,
+    fault_of_two_steps,
+    percent,
+    phase,
+)
 from support.n10.input_trials import fault_of_inputs, is_off
 
 
@@ -67,7 +73,7 @@ class _Segment(nn.Module):
         self.ran.append((torch.is_grad_enabled(), x.requires_grad))
         hidden = self.first(x)
         if self.masks and not torch.is_grad_enabled():
-            raise Finding(f"the second forward ran with gradients off{self.where()}.")
+            raise Finding(f"the function's second run, in {phase()}, had gradients off{self.where()}.")
         self.types.append(hidden.dtype)
         hidden = self.drop(hidden.float().tanh() + 2)  # never 0 before dropout
         self.masks.append(hidden.detach() != 0)

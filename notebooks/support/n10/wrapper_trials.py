@@ -37,7 +37,7 @@ def _fault_of_data(answer: Any) -> str:
     if layer.weight.grad is None:
         return "no input requires a gradient, and the layer's weights get none."
     if len(required) == 1:
-        return "the function ran once, in forward, with its graph: nothing is checkpointed at all."
+        return "with data that require no gradient the function ran once, in forward, with its graph: no checkpoint."
     if data.requires_grad:
         return "the caller's data now requires a gradient."
     before = nn.Linear(4, 4)
@@ -236,6 +236,38 @@ def _fault_between_threads(answer: Any) -> str:
     return "" if said == [False, True] else _not_as_expected(case, said, [False, True])
 
 
+def _fault_beside_the_repairs(answer: Any) -> str:
+    """Draw from one seed through the wrapper and through Checkpoint alone: whatever else draws shows."""
+    same = "my_checkpoint must return what Checkpoint.apply returns"
+    case = f"{same}: a dropout, from one seed"
+    with in_case(case):
+        mine = _drawn(answer)
+    for (name, due), got in zip(_drawn(built.MyCheckpoint.apply).items(), mine.values(), strict=True):
+        if not torch.equal(got, due):
+            return f"{case}: {name} is another."
+    with torch.no_grad(), in_case(f"{same}: with gradients off"):
+        if answer(nn.Linear(4, 4), torch.ones(2, 4)).requires_grad:
+            return f"{same}: with gradients off the output requires one."
+    return ""
+
+
+def _drawn(call: Callable[..., Any]) -> dict[str, Tensor]:
+    x = torch.ones(64, requires_grad=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        y = call(nn.Dropout(0.5), x)
+        state = torch.get_rng_state()
+        y.sum().backward()
+        later = torch.get_rng_state()
+    gradient = torch.zeros_like(x) if x.grad is None else x.grad
+    return {
+        "the output": y.detach(),
+        "the random state behind forward": state,
+        "the gradient of the input": gradient,
+        "the random state behind backward": later,
+    }
+
+
 def _not_as_expected(where: str, said: list[bool], expected: list[bool]) -> str:
     told, wanted = (", ".join(map(str, flags)) for flags in (said, expected))
     return f"{where}: is_recomputing() says {told}; expected {wanted}."
@@ -255,4 +287,4 @@ def fault_of_wrapper(answer: Any) -> str:
             here.recomputing = False
         if found:
             return found if found.startswith("my_checkpoint must") else f"Repair {number}: {found}"
-    return ""
+    return _fault_beside_the_repairs(answer)

@@ -349,3 +349,15 @@ def test_whoever_hangs_the_second_forward_on_a_leaf_is_not_told_that_it_is_still
     verdict = n10.check_hook_checkpoint(on_a_leaf)
     assert verdict.status == "wrong"
     assert "of the second forward" not in verdict.message
+
+
+def test_a_second_run_in_forward_is_told_from_one_in_backward():
+    def looks_first(function, *inputs):
+        output = n10.hook_checkpoint(function, *inputs)
+        with torch.no_grad():
+            function(*inputs)
+        return output
+
+    said = n10.check_hook_checkpoint(looks_first).message
+    assert "the function's second run, in forward, had gradients off" in said
+    assert "In backward" not in said

@@ -92,6 +92,12 @@ INPUTS_BY_CLOSURE = edited(
     n10.my_checkpoint, ("def run(phony, *inputs):", "def run(phony):"), ("phony, *inputs)", "phony)")
 )
 PHONY_ON_THE_CPU = edited(n10.my_checkpoint, ("device=inputs[0].device, ", ""))
+PHONY_BY_CHANCE = edited(n10.my_checkpoint, ("torch.empty(0, ", "torch.rand(1, "))
+GRADIENTS_ON = edited(
+    n10.my_checkpoint,
+    ("def run(", "torch.set_grad_enabled(True)\n\n    def run("),
+    names={"torch": torch},
+)
 
 
 @pytest.mark.parametrize("function, says", [(max, "Versions before:"), (set, "Versions before:")])
@@ -119,6 +125,8 @@ def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(funct
         (ANY_VERSION, "an input was written before the call"),
         (INPUTS_BY_CLOSURE, "a layer's output goes into the checkpoint and around it"),
         (PHONY_ON_THE_CPU, "the first input that Checkpoint gets is on"),
+        (PHONY_BY_CHANCE, "a dropout, from one seed: the output is another"),
+        (GRADIENTS_ON, "with gradients off the output requires one"),
         (
             edited(PHONY_ON_THE_CPU, ("Checkpoint.apply", "MyCheckpoint.apply")),
             "the first input that Checkpoint gets is on",
@@ -132,7 +140,7 @@ def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(funct
             "1 of 1 (a leaf",
         ),
         (edited(n10.my_checkpoint, ("in inputs]", "in inputs[:2]]")), "changed input 3 of"),
-        (lambda function, *inputs: function(*inputs), "nothing is checkpointed at all"),
+        (lambda function, *inputs: function(*inputs), "with its graph: no checkpoint"),
         (lambda function, *inputs: built.MyCheckpoint.apply(function, *inputs), "the layer's weights get none"),
     ],
 )
@@ -161,7 +169,7 @@ def test_whoever_returns_nothing_is_asked_once_for_a_return():
 
 def test_a_flag_is_told_with_what_was_expected():
     always = n10.check_my_checkpoint.mistakes[
-        "In a checkpoint's first forward gradients are off, in the second they are on: torch.is_grad_enabled()."
+        "In Checkpoint.apply's first forward gradients are off, in the second they are on: torch.is_grad_enabled()."
     ]
     said = n10.check_my_checkpoint(always).message
     assert "is_recomputing() says True, True; expected False, True." in said

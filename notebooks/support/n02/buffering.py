@@ -15,6 +15,7 @@ from support.kit.raised import Finding, in_case
 from support.kit.values import NO_RETURN, short
 from support.n02.chance import unfair
 from support.n02.generators import states
+from support.n02.orders import short_pass
 
 END = "A stream may have no end, and you collect it before anything leaves."
 HOLDS = "More items wait than the buffer may hold."
@@ -88,7 +89,8 @@ def _faults(answer: Callable[..., Any]) -> Iterator[str]:
     for length, size in CASES:  # whoever loses items seems to hold them
         order = _order(answer, length, size)
         if sorted(order) != list(range(length)):
-            yield f"{LOST} Of the places 0 to {length - 1}, with size = {size}, yours hands on {short(order)}."
+            told = short_pass(order, 2 * length + 2)
+            yield f"{LOST} Of the places 0 to {length - 1}, with size = {size}, yours hands on {told}."
     yield from _faults_of_holding(answer)
     yield from _faults_of_lists(answer)
     yield from _faults_of_two(answer)
@@ -147,7 +149,8 @@ def _faults_of_lists(answer: Callable[..., Any]) -> Iterator[str]:
         if given != items:
             yield f"{TAKEN} It was {short(items)} and is {short(given)}."
         if sorted(map(whole, got)) != items:
-            yield f"{FRONT} Of the list {short(items)}, with size = {size}, yours hands on {short(got)}."
+            told = short_pass(got, 2 * length + 2)
+            yield f"{FRONT} Of the list {short(items)}, with size = {size}, yours hands on {told}."
 
 
 def _faults_of_things(answer: Callable[..., Any]) -> Iterator[str]:
@@ -158,6 +161,7 @@ def _faults_of_things(answer: Callable[..., Any]) -> Iterator[str]:
         ("six lists [0]", [[0] for _ in range(6)], EQUAL),
         ("1, 1.0 and True in turns", [1, 1.0, True] * 3, EQUAL),
         ("0 and None among numbers", [1, 2, 3, 0, 4, None, 5, 6], FALSE),
+        ("False and an empty text among numbers", [1, 2, False, 3, 4, "", 5, 6], FALSE),
         ("six pairs of a text and a number", [("text", place) for place in range(6)], THING),
         ("six arrays of two numbers", [np.zeros(2) for _ in range(6)], THING),
     )
@@ -165,7 +169,8 @@ def _faults_of_things(answer: Callable[..., Any]) -> Iterator[str]:
         with in_case(f"With {named} and size = 2", {"ambiguous": THING}):
             got = list(islice(answer(iter(items), 2, np.random.default_rng(seed)), 2 * len(items)))
         if len(got) != len(items):
-            yield f"{lost} Of {named} yours hands on {len(got)}, and {len(items)} came."
+            more = " or more" if len(got) == 2 * len(items) else ""
+            yield f"{lost} Of {named} yours hands on {len(got)}{more}, and {len(items)} came."
         known = [*map(id, items)]
         others = [item for item in got if id(item) not in known]
         if others:

@@ -110,7 +110,7 @@ def _read(answer: Any, size: int, world: int, rank: int, worker: int, workers: i
         outer = iter(stream)
         begun = [*islice(outer, 1)]
         inner = first_items(stream)
-        around = [*begun, *islice(outer, size + 1)]
+        around = [*begun, *islice(outer, MOST_OF_A_PASS - len(begun))]
     if got != again:
         raise Finding(f"{AGAIN} First {short(got)}, then {short(again)}.")
     if got != after_a_break:
@@ -141,7 +141,7 @@ def _faults(dealt: Shares, size: int, world: int, numbers: Sequence[int]) -> Ite
         times = Counter(place for part in parts_of_all for place in part)
         wrong = [place for place in everything if times[place] != 1]
         if wrong:
-            yield f"{where} {ONCE} Place {wrong[0]} comes {times[wrong[0]]} times. {_told(ranks)}"
+            yield f"{where} {ONCE} {_often(wrong[0], times[wrong[0]])} {_told(ranks)}"
         sums = [sum(map(len, parts)) for parts in ranks]
         if max(sums) - min(sums) > 1:
             yield f"{where} {UNEVEN} They get {', '.join(map(str, sums))} items."
@@ -159,6 +159,10 @@ def _faults_of_workers(dealt: Shares, size: int, world: int, numbers: Sequence[i
             counts = [len(part) for part in parts]
             if max(counts) - min(counts) > 1:
                 yield f"{where} {LAZY} Its {workers} workers hand on {counts} items."
+
+
+def _often(place: int, times: int) -> str:
+    return f"Place {place} comes {'more than once' if times else '0 times'}."
 
 
 def _told(ranks: list[list[list[int]]]) -> str:

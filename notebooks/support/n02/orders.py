@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, islice, pairwise, product
 from operator import index as whole
 from typing import Any
@@ -71,6 +71,15 @@ def fault_of_order(answer: Any) -> str:
 def first_items(iterable: Iterable[Any], limit: int = MOST_OF_A_PASS) -> list[Any]:
     """Return what comes in a pass, at most `limit` of it: a wrong answer may have no end."""
     return list(islice(iter(iterable), limit))
+
+
+def short_pass(got: Sequence[Any], limit: int = MOST_OF_A_PASS) -> str:
+    """Write what came of a pass; where as much came as is taken of one, more may come."""
+    told = short(got)
+    if len(got) < limit:
+        return told
+    more = " or more]" if told.endswith(" items]") else ", …]"
+    return told.removesuffix("]") + more
 
 
 def _epoch(sampler: Any, epoch: int, size: int = SIZE) -> list[int]:
@@ -266,7 +275,7 @@ def _wrong_indices(order: list[Any], size: int) -> Iterator[str]:
     except TypeError:
         named = []
     if named != list(range(size)):
-        yield f"{INDICES} With size = {size} yours gives {short(order)}."
+        yield f"{INDICES} With size = {size} yours gives {short_pass(order)}."
 
 
 def _common(order: list[int], other: list[int]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from lib.data.samplers import RandomSampler
 from support.kit.raised import in_case
 from support.kit.values import short
+from support.n02.orders import short_pass
 from support.n02.runs import sentence_lengths
 
 BATCHES = "A batch is a list of at least one index."
@@ -102,14 +103,14 @@ def _faults_of_repeats(answer: Any) -> Iterator[str]:
     end. Then each pool is one batch, and the last one holds one index.
     """
     order = [4, 1, 4, 0, 4, 2, 0]
-    lengths = [5, 1, 9, 4, 5]
+    lengths = [6, 1, 9, 4, 5]  # a batch has two of index 4
     epoch, _ = _pass(answer([*order], [*lengths], 2, 4))
     yield from _faults_of_epoch(epoch, [order], lengths, 2, 4)
     named = [[0, 1], [0, 2], [1]]
     order = [*chain(*named)]
     epoch, _ = _pass(answer([*order], [5, 1, 9], 2, 1))
     if sorted(chain(*epoch)) != sorted(order):
-        yield f"{LOST} It named {short(order)}; your batches are {short(epoch)}."
+        yield f"{LOST} It named {short(order)}; your batches are {short_pass(epoch, MOST)}."
     if sorted(map(sorted, epoch)) != named:
         yield f"{POOL} Here pools are {short(named)}, and your batches are {short(epoch)}."
 
@@ -175,7 +176,7 @@ def _faults_of_epoch(
         told = f"It named {short(order)}" if readings else "It was not even asked"
         yield f"{FOREIGN} {told}; your batches are {short(epoch)}."
     if used != named:
-        yield f"{LOST} It named {short(order)}; your batches are {short(epoch)}."
+        yield f"{LOST} It named {short(order)}; your batches are {short_pass(epoch, MOST)}."
     short_ones = [batch for batch in epoch if len(batch) < batch_size]
     if any(len(batch) > batch_size for batch in epoch) or len(short_ones) > 1:
         yield f"{SIZE} Yours are {short(epoch)}."

@@ -209,13 +209,15 @@ def _fault_of_sequence(make: Any) -> str:
 
 
 class _Failing(Source):
-    """Rows that can't be read while it fails."""
+    """Rows whose next request fails if it is told so: whoever asks a second time gets them."""
 
     fails: type[Exception] | None = None
 
     def __getitems__(self, indices: Sequence[int]) -> list[str]:
-        if self.fails:
-            raise self.fails("rows that cannot be read")
+        fails = self.fails
+        self.fails = None
+        if fails:
+            raise fails("rows that cannot be read")
         return super().__getitems__(indices)
 
 
@@ -236,12 +238,12 @@ def _fault_after_failed_load(make: Any, kind: type[Exception], part: int) -> str
         dataset = make(source, 4, 1, 2)
         dataset.load(0, 0)
         source.fails = kind
-        try:
+        lost = False
+        with suppress(Exception):  # the source's, or what the answer makes of it
             dataset.load(0, 1)
-        except Exception:  # the source's, or what the answer makes of it
-            source.fails = None
-        if source.fails:
-            return "an error of the source is lost: load returns without the rows of its mini-epoch."
+            lost = True
+        if lost:
+            return "an error of the source is lost: load returns as if all had been read at once."
         fault = length_fault(dataset, "a load in which the source failed")
         dataset.load(0, part)
         got = [int(dataset[number].split()[1]) for number in range(len(dataset))]

@@ -182,3 +182,50 @@ def in_steps_of_five(seed, epoch, index):
 @pytest.mark.parametrize("crop_and_flip", [of_a_byte, in_steps_of_five])
 def test_each_single_crop_is_as_likely_as_any_other(crop_and_flip):
     is_told(n02.check_noise, [solved.keys_of, item_drawn(crop_and_flip)], noise.UNEVEN)
+
+
+def each_batch_a_set(self):
+    return ([*{*batch}] for batch in solved.PooledBatches.__iter__(self))
+
+
+def up_to_false(items, size, generator):
+    items = iter(items)
+    named = iter(lambda: next(items, False), False)
+    return solved.buffered(named, size, generator)
+
+
+def each_item_twice(self):
+    return (item for item in solved.Dealt.__iter__(self) for _ in range(2))
+
+
+@pytest.mark.parametrize(
+    "check, answer, said",
+    [
+        (n02.check_pooled, with_methods(solved.PooledBatches, __iter__=each_batch_a_set), pools.LOST),
+        (n02.check_buffered, up_to_false, buffering.FALSE),
+        (n02.check_dealt, with_methods(solved.Dealt, __iter__=each_item_twice), dealing.ONCE),
+    ],
+)
+def test_each_comes_once_whatever_it_is_equal_to(check, answer, said):
+    is_told(check, [answer], said)
+
+
+def the_order_three_times(self):
+    return iter([*solved.Shuffled.__iter__(self)] * 3)
+
+
+def drawn_and_not_taken_out(items, size, generator):
+    waiting = [*items]
+    while waiting:
+        yield waiting[generator.integers(len(waiting))]
+
+
+@pytest.mark.parametrize(
+    "check, answer",
+    [
+        (n02.check_shuffled, with_methods(solved.Shuffled, __iter__=the_order_three_times)),
+        (n02.check_buffered, drawn_and_not_taken_out),
+    ],
+)
+def test_a_pass_that_is_cut_is_not_told_as_a_whole(check, answer):
+    assert "items or more]" in check(answer).message

@@ -75,6 +75,16 @@ TRIED_ALONE = {  # as above; of all trials of the exercise one is enough
             "        except OSError: self.rows = MyPacked([])",
         ),
     ),
+    "a source that failed is asked once more": (
+        "rank_dataset",
+        "an error of the source is lost: load returns as if all had been read at once.",
+        (
+            "        self.rows = MyPacked(self.source.__getitems__(self.ids(epoch, mini_epoch)))",
+            "        try: rows = self.source.__getitems__(self.ids(epoch, mini_epoch))\n"
+            "        except OSError: rows = self.source.__getitems__(self.ids(epoch, mini_epoch))\n"
+            "        self.rows = MyPacked(rows)",
+        ),
+    ),
     "numpy is seeded with torch's seed": (
         "epoch",
         "numpy.random.seed is called: no global random generator is to be seeded.",

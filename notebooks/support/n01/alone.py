@@ -144,9 +144,11 @@ class Broken(TimesTen):
     def __init__(self, size: int, error: Exception) -> None:
         super().__init__(size)
         self.error = error
+        self.is_raised = False
 
     def __getitem__(self, index: int) -> int:
-        if index == 2:
+        if index == 2 and not self.is_raised:  # once: who tries again would hide it
+            self.is_raised = True
             raise self.error
         return super().__getitem__(index)
 

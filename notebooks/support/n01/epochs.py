@@ -221,7 +221,7 @@ class EpochCase:
     def raised(self) -> Exception:
         """Return what an item or collating raises; it carries the item, too."""
         if self.torn is not None:
-            error = ValueError(f"item {self.torn} fits no batch")
+            error = self.kind(f"item {self.torn} fits no batch")
             vars(error)["item"] = self.torn
             return error
         return self.error_of(self.bad)
@@ -264,7 +264,7 @@ TO_THE_END: Sequence[EpochCase] = (
     EpochCase(size=12, batch=2, workers=2, bad=7),
     EpochCase(size=8, batch=2, workers=2, bad=0),
     EpochCase(size=12, batch=2, workers=2, bad=2, late={0: 1}),
-    EpochCase(size=12, batch=2, workers=2, torn=7),
+    EpochCase(size=12, batch=2, workers=2, torn=7, kind=ValueError),
     EpochCase(size=12, batch=2, workers=2, no_list=1),
     EpochCase(size=12, batch=2, workers=2, no_list=5),
     EpochCase(size=12, batch=2, workers=2, no_list=AT_ONCE),
@@ -285,6 +285,7 @@ TO_THE_END: Sequence[EpochCase] = (
     *(EpochCase(size=6, batch=2, workers=2, collate=collate) for collate in AS_MADE),
     # a worker's error is on its way when the sampler raises
     EpochCase(size=12, batch=2, workers=2, bad=2, no_list=3),
+    EpochCase(size=12, batch=2, workers=2, torn=7, kind=unwritable(TypeError)),
 )
 
 
@@ -295,6 +296,7 @@ class Items:
         self.team = team
         self.case = case
         self.by: set[int] = set()
+        self.raised: set[tuple[int, int]] = set()  # by whom, and which item
         self.handed_over: Callable[[], int] = int  # how many batches have been
         self.process = os.getpid()
 
@@ -308,7 +310,8 @@ class Items:
             raise IndexError(f"there is no item {index}")
         if os.getpid() != self.process:  # in a process that isn't the team's nobody is watched
             return index
-        if self.case.is_bad(index):
+        if self.case.is_bad(index) and (me, index) not in self.raised:  # once: who tries again would hide it
+            self.raised.add((me, index))
             raise self.case.error_of(index)
         begins_a_batch = index % self.case.batch == 0
         after = self.case.late.get(index // self.case.batch, 0)

@@ -22,7 +22,7 @@ from support.ranks import in_a_process
 PATIENCE = 10.0  # seconds without a word, where a right loader needs milliseconds
 SLOW = 10  # times as long as a right loader takes on this machine now: so long a loader may take at least
 LARGE = 200_000  # bytes of an item; a pipe holds 64 kB
-VAIN = 3  # looks into a queue that find nothing yet
+VAIN = 12  # looks into a queue that find nothing yet
 AT_MOST = 3.0  # seconds for which a late trainer stays away; a worker that goes is gone in milliseconds
 
 AFTER_EPOCH = "after an epoch"
@@ -49,7 +49,7 @@ ALL_ENDS = (
 LISTS = {AFTER_NO_LIST: 5, AT_NO_LIST: 2}  # that come before the sampler raises; of others all eight
 
 HANGS = "all wait for ever"
-HOME = "Some results were never fetched, and a process ends only when all that it has put has been taken from the pipe."
+HOME = "A process ends only when all that it has put has been taken from the pipe."
 SHARED = "Each loop has a buffer, numbers and queues of its own."
 GONE = "A worker was sent home before all its batches were received, and its tensors have gone with it."
 TIMED = (

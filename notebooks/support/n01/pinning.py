@@ -32,7 +32,7 @@ GIVES_UP = "A look that finds nothing in time is no end: a batch may take longer
 STAYS = "The stage goes on waiting behind None."
 EMPTY = "An empty batch is a batch, too, and None as well: whether there is one is said by `error`, not by the batch."
 
-VAIN = 3  # looks with a timeout that find nothing yet
+VAIN = 12  # looks with a timeout that find nothing yet
 PATIENCE = 20.0  # seconds; who asks for more behind None is found at once
 BROKEN = OSError("no such file")
 FULL = MemoryError("no pinned memory is left")

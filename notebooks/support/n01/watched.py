@@ -11,7 +11,7 @@ from typing import Any
 from support.kit.threads import PATIENCE, EndedError, Waits
 
 MOST_LOOKS = 50  # into an empty queue, while nobody can go on
-VAIN = 3  # looks of a worker with a timeout that find nothing yet: a step may take longer than any
+VAIN = 12  # looks of a worker with a timeout that find nothing yet: a step may take longer than any
 
 
 class Stuck(BaseException):

@@ -181,13 +181,14 @@ def fault_of_checkpoint(answer: Any) -> str:
         or _fault_of_memory(answer)
         or fault_of_inputs(answer)
         or fault_of_two_steps(answer.apply)
+        or _fault_of_casts_that_stay(answer)
         or _fault_of_errors(answer)
         or _fault_of_a_kept_graph(answer)
         or fault_of_one_function(answer.apply)
         or _fault_of_what_is_left(answer)
         or _fault_of_passes(answer)
         or _fault_of_drawing_in_backward(answer)
-        or _fault_of_casts_that_stay(answer)
+        or _fault_of_casts_behind_an_error(answer)
     )
 
 
@@ -260,6 +261,13 @@ def _fault_of_casts_that_stay(answer: Any) -> str:
             "after backward the weights change, and a layer under autocast computes with the old ones. "
             "Autocast keeps what it has cast until a `with torch.autocast(…)` ends, and none has ended."
         )
+    return ""
+
+
+def _fault_of_casts_behind_an_error(answer: Any) -> str:
+    """Ask again behind the errors of other trials: has each autocast ended?"""
+    if _fault_of_casts_that_stay(answer):
+        return "an error in the second forward, and its autocast never ends: a `with` ends it in either case."
     return ""
 
 

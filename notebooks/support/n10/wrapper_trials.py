@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from support import built
 from support.kit.raised import in_case
@@ -239,11 +240,11 @@ def _fault_between_threads(answer: Any) -> str:
 def _fault_beside_the_repairs(answer: Any) -> str:
     """Draw from one seed through the wrapper and through Checkpoint alone: whatever else draws shows."""
     same = "my_checkpoint must return what Checkpoint.apply returns"
-    case = f"{same}: a dropout, from one seed"
+    case = f"{same}: the sum of a dropout, in bfloat16, from one seed"
     with in_case(case):
         mine = _drawn(answer)
     for (name, due), got in zip(_drawn(built.MyCheckpoint.apply).items(), mine.values(), strict=True):
-        if not torch.equal(got, due):
+        if (got.dtype, got.shape) != (due.dtype, due.shape) or not torch.equal(got, due):
             return f"{case}: {name} is another."
     with torch.no_grad(), in_case(f"{same}: with gradients off"):
         if answer(nn.Linear(4, 4), torch.ones(2, 4)).requires_grad:
@@ -255,7 +256,7 @@ def _drawn(call: Callable[..., Any]) -> dict[str, Tensor]:
     x = torch.ones(64, requires_grad=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        y = call(nn.Dropout(0.5), x)
+        y = call(lambda x: F.dropout(x, 0.5).sum().bfloat16(), x)
         state = torch.get_rng_state()
         y.sum().backward()
         later = torch.get_rng_state()

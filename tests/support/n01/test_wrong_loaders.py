@@ -11,7 +11,7 @@ import pytest
 from support.kit.mistakes import edited
 from support.n01 import checks as n01
 from support.n01 import trials
-from support.n01.solved import load_in_order, work
+from support.n01.solved import OneProcessLoader, load_in_order, work
 
 load = n01._load
 worker = n01._work
@@ -240,6 +240,39 @@ WRONG = {
         ),
         "`collate` was given one list twice: it may keep what it is given, so make a new one each time.",
     ),
+    "loads an item once more": (
+        (
+            worker(
+                (
+                    n01._LOADED,
+                    n01._LOADED + "\n        except LookupError:\n            " + n01._LOADED,
+                )
+            ),
+            load_in_order,
+        ),
+        "item 7 raises KeyError, and batch 3 is [6, 7]. An error in a worker must reach the training process, "
+        "at its batch's turn.",
+    ),
+    "knows two errors of collate": (
+        (
+            worker(
+                (
+                    n01._LOADED,
+                    "items = [dataset[index] for index in indices]\n"
+                    "        except Exception as error:\n"
+                    "            results.put((number, None, sendable(error)))\n"
+                    "            continue\n"
+                    "        try:\n            " + n01._LOADED_ITEMS,
+                ),
+                (
+                    "            " + n01._LOADED_ITEMS + "\n        except Exception",
+                    "            " + n01._LOADED_ITEMS + "\n        except (KeyError, ValueError)",
+                ),
+            ),
+            load_in_order,
+        ),
+        f"`collate` raises for batch 3, and the loop waits for ever. {trials.TORN}",
+    ),
     "has no end": (
         (
             work,
@@ -265,3 +298,15 @@ def test_a_loader_that_almost_works_is_told_which_clause_it_breaks_and_nothing_e
 
 def test_a_loader_that_begins_when_it_is_called_is_wrong_before_anything_fails():
     assert trials.EAGER in n01.check_order(work, BEGINS_WHEN_IT_IS_CALLED).message
+
+
+def test_an_item_that_fails_is_not_loaded_once_more():
+    class TriesAgain(OneProcessLoader):
+        def __iter__(self):
+            for indices in self.batches:
+                try:
+                    yield self.collate([self.dataset[index] for index in indices])
+                except OSError:
+                    yield self.collate([self.dataset[index] for index in indices])
+
+    assert "where an item raises OSError" in n01.check_alone(TriesAgain).message

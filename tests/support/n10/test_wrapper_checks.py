@@ -125,7 +125,7 @@ def test_versions_that_are_compared_as_a_set_or_by_the_largest_are_refused(funct
         (ANY_VERSION, "an input was written before the call"),
         (INPUTS_BY_CLOSURE, "a layer's output goes into the checkpoint and around it"),
         (PHONY_ON_THE_CPU, "the first input that Checkpoint gets is on"),
-        (PHONY_BY_CHANCE, "a dropout, from one seed: the output is another"),
+        (PHONY_BY_CHANCE, "from one seed: the output is another"),
         (GRADIENTS_ON, "with gradients off the output requires one"),
         (
             edited(PHONY_ON_THE_CPU, ("Checkpoint.apply", "MyCheckpoint.apply")),
@@ -173,3 +173,16 @@ def test_a_flag_is_told_with_what_was_expected():
     ]
     said = n10.check_my_checkpoint(always).message
     assert "is_recomputing() says True, True; expected False, True." in said
+
+
+def test_an_autocast_that_an_error_leaves_open_is_told_so():
+    left_open = edited(
+        n10.MyCheckpoint,
+        (", torch.autocast(*ctx.autocast)", ""),
+        (
+            "            output = ctx.function(*inputs)\n",
+            "            cast = torch.autocast(*ctx.autocast)\n            cast.__enter__()\n"
+            "            output = ctx.function(*inputs)\n            cast.__exit__(None, None, None)\n",
+        ),
+    )
+    assert "its autocast never ends" in n10.check_checkpoint(left_open).message

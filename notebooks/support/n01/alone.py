@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -357,11 +358,23 @@ def _fault(loader: Any, size: int, batch: int) -> str:
             return f"in the {epoch} epoch {said}"
     if lists.changed():
         return CHANGED
-    pairs = sum(1 for _ in made for _ in made)
-    if pairs != count * count:
-        return f"a loop inside a loop gives {plural(pairs, 'pair')}, due are {count * count}. {ONE_FOR_ALL}"
-    lists.order = []
-    return f"then the sampler has no list any more, and len is {len(made)}. {STALE}" if len(made) else ""
+    due = count * count
+    pairs = sum(1 for _ in islice((1 for _ in made for _ in made), due + 1))
+    if pairs != due:
+        told = f"more than {plural(due, 'pair')}" if pairs > due else plural(pairs, "pair")
+        return f"a loop inside a loop gives {told}, due are {due}. {ONE_FOR_ALL}"
+    return _fault_of_more(made, lists)
+
+
+def _fault_of_more(made: Any, lists: Lists) -> str:
+    """Say whether the loader knows it, when the sampler has more lists than it had."""
+    lists.batch = 1
+    due = len(lists)
+    if len(made) != due:
+        return f"then the sampler has {plural(due, 'list')}, and len is {len(made)}. {STALE}"
+    came = sum(1 for _ in islice(made, due + 1))
+    told = plural(came, "batch", "batches")
+    return "" if came == due else f"then the sampler has {plural(due, 'list')}, and {told} came. {STALE}"
 
 
 def _fault_of_epoch(loader: Any, dataset: TimesTen, lists: Lists, again: bool) -> str:

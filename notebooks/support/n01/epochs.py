@@ -116,8 +116,24 @@ OVER_IT: tuple[type[Exception], ...] = (
 )
 
 
+class Made(list[Any]):
+    """A collated batch; a plain list of the same items is none."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Made) and list(self) == list(other)
+
+    def __ne__(self, other: object) -> bool:
+        """Say the opposite: a list's own would know only the items."""
+        return not self == other
+
+
 def to_nothing(items: Any) -> None:
     """Collate: a batch that is None, as of a collate that only counts."""
+
+
+def to_text(items: Any) -> str:
+    """Collate: a batch that is a text."""
+    return f"items {items}"
 
 
 class Remark(Exception):
@@ -134,14 +150,18 @@ def to_remark(items: Any) -> Remark:
     return Remark(f"items {items}")
 
 
-class Word:
-    """An item of a batch of words, which may hold whatever word a reader marks an error with: equal to all of them."""
+def to_remarks(items: Any) -> Made:
+    """Collate: a batch that is a list with an exception in it."""
+    return Made([Remark(items)])
 
-    def __init__(self, item: Any) -> None:
-        self.item = item
+
+class Word(Remark):
+    """An exception in a batch, equal to all words: whatever word a reader marks an error with, it may stand there."""
 
     def __eq__(self, other: object) -> bool:
-        return self.item == other.item if isinstance(other, Word) else isinstance(other, str)
+        return super().__eq__(other) or isinstance(other, str)
+
+    __hash__ = Exception.__hash__
 
 
 def to_words(items: Any) -> tuple[Word, ...]:
@@ -156,11 +176,14 @@ def to_bytes(items: Any) -> bytes:
 
 def to_a_dictionary(items: Any) -> dict[str, Any]:
     """Collate: a batch that is a dictionary with the words by which a reader may mark an error."""
-    return dict.fromkeys(("error", "exception"), items)
+    return dict.fromkeys(("error", "exception", "err", "exc"), items)
 
 
 AS_MADE: Mapping[Callable[[Any], Any], str] = {
+    to_remark: "an exception",
+    to_remarks: "an exception in a list",
     to_nothing: "None",
+    to_text: "a text",
     to_words: "a tuple",
     to_bytes: "bytes",
     to_a_dictionary: "a dictionary",
@@ -168,26 +191,15 @@ AS_MADE: Mapping[Callable[[Any], Any], str] = {
 """Each `collate` whose batch may be taken for an error that is none, and what such a batch is."""
 
 
-class Made(list[Any]):
-    """A collated batch; a plain list of the same items is none."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Made) and list(self) == list(other)
-
-    def __ne__(self, other: object) -> bool:
-        """Say the opposite: a list's own would know only the items."""
-        return not self == other
-
-
 @dataclass(frozen=True)
 class EpochCase:
     """An epoch to try: what is loaded by whom, and what goes wrong in it.
 
-    late: batches that are ready only after so many results. in_turn: one that is ready only when those before it have
-    been handed over. bad: the item that raises; and_behind: those behind it raise, too. torn: the item with which no
-    batch can be collated. no_list: the list at which the sampler raises. empty: the list that names no item. shuffled:
-    each pass has another order, in which one item comes twice. stop: the number of batches after which the loop breaks
-    off. kind: makes what the item raises, of a text.
+    late: batches that are ready only after so many results. in_turn: it and those behind are ready only when those
+    before have been handed over. bad: the item that raises; and_behind: those behind it raise, too. torn: the item with
+    which no batch can be collated. no_list: the list at which the sampler raises. empty: the list that names no item.
+    shuffled: each pass has another order, in which one item comes twice. stop: the number of batches after which the
+    loop breaks off. kind: makes what the item raises, of a text.
     """
 
     size: int
@@ -258,6 +270,7 @@ IN_ORDER: Sequence[EpochCase] = (
     EpochCase(size=12, batch=3, workers=2, shuffled=True, epochs=2),
     EpochCase(size=12, batch=2, workers=2, empty=2),
     EpochCase(size=12, batch=2, workers=2, in_turn=5),
+    EpochCase(size=12, batch=2, workers=2, in_turn=1),
 )
 TO_THE_END: Sequence[EpochCase] = (
     *IN_ORDER,
@@ -281,7 +294,6 @@ TO_THE_END: Sequence[EpochCase] = (
         for kind in (unwritable, unreadable)
         for over_it in OVER_IT
     ),
-    EpochCase(size=6, batch=2, workers=2, collate=to_remark),
     *(EpochCase(size=6, batch=2, workers=2, collate=collate) for collate in AS_MADE),
     # a worker's error is on its way when the sampler raises
     EpochCase(size=12, batch=2, workers=2, bad=2, no_list=3),
@@ -318,7 +330,7 @@ class Items:
         if after and begins_a_batch and me != self.team.trainer:
             with self.team.changed:
                 self.team.wait_at_gate(lambda: self.team.results >= after)
-        if index == self.case.in_turn * self.case.batch and me != self.team.trainer:
+        if begins_a_batch and index >= self.case.in_turn * self.case.batch and me != self.team.trainer:
             with self.team.changed:
                 self.team.wait_at_gate(lambda: self.handed_over() >= self.case.in_turn)
         return index

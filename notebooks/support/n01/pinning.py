@@ -30,6 +30,9 @@ OTHER_ERROR = (
 TWICE = "A batch is pinned once: each time is a copy of all of it."
 GIVES_UP = "A look that finds nothing in time is no end: a batch may take longer than any timeout."
 STAYS = "The stage goes on waiting behind None."
+ANYTHING = (
+    "What `pin` makes may be anything, also None or an exception: that pinning has failed it does not say."
+)
 EMPTY = "An empty batch is a batch, too, and None as well: whether there is one is said by `error`, not by the batch."
 
 VAIN = 12  # looks with a timeout that find nothing yet
@@ -74,7 +77,10 @@ SENT = (
     (9, None, None),
     (10, None, NoReasonError("no reason is given")),
     (11, ValueError("eleven"), None),  # data: nobody has raised it
+    (12, "twelve", None),
+    (13, "thirteen", None),
 )
+MADE = {"twelve": None, "thirteen": ValueError("pinned thirteen")}  # as data; of other batches a text is made
 LONG = "two"
 TAKES = 0.05  # seconds, to pin it
 FAILS = {"three": FULL, "five": LOST, "eight": OTHER}
@@ -116,7 +122,7 @@ class _Results:
         return self.looks <= VAIN or not self.left
 
 
-def _pin(results: _Results, asked: list[Any], batch: Any) -> str:
+def _pin(results: _Results, asked: list[Any], batch: Any) -> Any:
     """Pin a batch; one takes its time, in which nobody may ask for the next."""
     asked.append(batch)
     if batch in FAILS:
@@ -124,7 +130,12 @@ def _pin(results: _Results, asked: list[Any], batch: Any) -> str:
     if batch == LONG:
         results.asked.clear()
         results.asked.wait(TAKES)
-    return Pair(f"pinned {batch}")
+    return _pinned(batch)
+
+
+def _pinned(batch: Any) -> Any:
+    """Return what a batch becomes."""
+    return MADE[batch] if batch in MADE else Pair(f"pinned {batch}")
 
 
 def fault_of_pinning(stage: Callable[..., Any]) -> str:
@@ -175,8 +186,8 @@ def _of_messages(out: list[Any]) -> str:
     if len(out) == 1 and isinstance(out[0], tuple) and out[0][:1] == SENT[0][:1]:
         return f"1 message came out, due are {len(SENT)}. {ONE_ONLY}"
     for message, (number, batch, error) in zip(out, SENT, strict=False):
-        wanted = None if error is not None else f"pinned {batch}"
-        due: tuple[int, str | None, Exception | None] = (number, wanted, error)
+        wanted = None if error is not None else _pinned(batch)
+        due: tuple[int, Any, Exception | None] = (number, wanted, error)
         if batch in FAILS:
             due = (number, None, FAILS[batch])
         if not isinstance(message, tuple) or len(message) != 3:
@@ -186,6 +197,8 @@ def _of_messages(out: list[Any]) -> str:
         said = f"the message {message!r} came out, due is {due!r}."
         if message[0] != number:
             return said
+        if batch in MADE:
+            return f"{said} {ANYTHING}"
         if message[2] is due[2] is not None:
             return f"{said} {LEFT_BESIDE}"
         if message[1] == batch and due[2] is None:

@@ -1,10 +1,12 @@
-"""How a loader with workers is tried where batches are empty or exceptions, and where clearing up counts wrongly."""
+"""How a loader is tried where batches are empty or exceptions, samplers change, and clearing up counts wrongly."""
+
+from itertools import islice
 
 import pytest
 
+from support.n01 import alone, trials
 from support.n01 import checks as n01
-from support.n01 import trials
-from support.n01.solved import load_in_order, work
+from support.n01.solved import OneProcessLoader, load_in_order, work
 
 CLEAR_UP = "send_home(team, orders, results, missing)"
 LISTS = "        for number, indices in islice(todo, count):\n"
@@ -33,6 +35,45 @@ RAISES_WHAT_CAME = of_loads(
         "            if isinstance(batch, Exception):\n                raise batch\n            yield batch",
     )
 )
+
+
+class BeginsAnewAtItsEnd(OneProcessLoader):
+    """The loader is its own iterator, and takes a new pass when the one before is used up."""
+
+    place = None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.place = self.place or super().__iter__()
+        for batch in self.place:
+            return batch
+        self.place = None
+        raise StopIteration
+
+
+class CountsWhenItIsMade(OneProcessLoader):
+    """Each loop is as long as the pass that the sampler had before the first."""
+
+    def __init__(self, dataset, batches, collate):
+        super().__init__(dataset, batches, collate)
+        self.count = len(batches)
+
+    def __iter__(self):
+        return islice(super().__iter__(), self.count)
+
+
+def test_a_loop_inside_a_loop_that_never_ends_is_told_so():
+    verdict = n01.check_alone(BeginsAnewAtItsEnd)
+    assert verdict.status == "wrong"
+    assert verdict.message.endswith(f"gives more than 9 pairs, due are 9. {alone.ONE_FOR_ALL}")
+
+
+def test_a_loop_has_as_many_batches_as_the_sampler_has_lists_then():
+    verdict = n01.check_alone(CountsWhenItIsMade)
+    assert verdict.status == "wrong"
+    assert verdict.message.endswith(f"then the sampler has 5 lists, and 3 batches came. {alone.STALE}")
 
 
 @pytest.mark.parametrize("check", [n01.check_order, n01.check_loader])

@@ -136,6 +136,35 @@ def in_turn(before, data, stage, message):
     data.put(handed_on)
 
 
+def by_its_result(results, data, pin):
+    """An error of `pin` comes back as its result, and is known by its class."""
+
+    def tried(batch):
+        try:
+            return pin(batch)
+        except Exception as failed:
+            return failed
+
+    for number, batch, error in iter(results.get, None):
+        pinned = tried(batch) if error is None else error
+        failed = isinstance(pinned, Exception)
+        data.put((number, None, pinned) if failed else (number, pinned, None))
+
+
+def by_none(kept):
+    """What is None was not pinned: hand on the batch as it was, or nothing."""
+
+    def stage(results, data, pin):
+        for message in iter(results.get, None):
+            number, pinned, error = Stage(pin)(message)
+            if pinned is not None or error is not None:
+                data.put((number, pinned, error))
+            elif kept:
+                data.put((number, message[1], None))
+
+    return stage
+
+
 SENT_ON = "data.put((number, batch, error))"
 
 
@@ -163,9 +192,9 @@ SENT_ON = "data.put((number, batch, error))"
             f'the message (8, None, None) came out, due is (8, None, PinError("the pages can\'t be locked")). '
             f"{pinning.DROPS_ERRORS}",
         ),
-        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "13 messages came out, due are 12"),
+        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "15 messages came out, due are 14"),
         (edited_stage((SENT_ON, "data.put((number, error, batch))")), "due is (0, 'pinned zero', None)"),
-        (edited_stage(("error = failed", "return")), "3 messages came out, due are 12"),
+        (edited_stage(("error = failed", "return")), "3 messages came out, due are 14"),
         (edited_stage(("error = failed", "error = str(failed)")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "continue")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "error = RuntimeError(str(failed))")), pinning.OTHER_ERROR),
@@ -209,6 +238,9 @@ SENT_ON = "data.put((number, batch, error))"
             f"due is (11, 'pinned eleven', None). {pinning.UNPINNED}",
         ),
         (edited_stage(("= pin(batch)", "= pin(batch) or batch")), "due is (0, 'pinned zero', None)"),
+        (by_its_result, f"due is (13, ValueError('pinned thirteen'), None). {pinning.ANYTHING}"),
+        (by_none(kept=True), f"(12, 'twelve', None) came out, due is (12, None, None). {pinning.ANYTHING}"),
+        (by_none(kept=False), "due is (12, None, None)."),
         (a_thread_each, f"message 2 was taken when 1 had been handed on. {pinning.AHEAD}"),
         (one_ahead, f"message 1 was taken when 0 had been handed on. {pinning.AHEAD}"),
         (edited_stage(("results.get()", "results.get(timeout=60)")), pinning.GIVES_UP),

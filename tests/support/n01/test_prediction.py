@@ -294,6 +294,26 @@ def test_lists_that_outlive_a_call_are_told_so_and_nothing_of_a_formula(where, n
         assert not [sentence for sentence in check_predict.mistakes if sentence in verdict.message], verdict
 
 
+def test_moments_that_each_call_writes_over_are_left_behind_too():
+    """The numbers are right: each call asks only for what it has written itself."""
+    answer = edited(
+        predict_epoch,
+        ("    loaded = dict[int, float]()\n", ""),
+        ("    taken = dict[int, float]()\n", ""),
+        names={"loaded": {}, "taken": {}},
+    )
+    verdict = check_predict(answer)
+    assert verdict.status == "wrong"
+    assert outside.REMEMBERED in verdict.message
+
+
+@pytest.mark.parametrize("default", [": int = 1", ""])
+def test_whoever_has_another_number_of_places_where_nobody_says_it_is_refused(default):
+    verdict = check_predict(changed((": int = 2", default)))
+    assert verdict.status == "wrong"
+    assert "step = 12" in verdict.message and "prefetch =" not in verdict.message
+
+
 def test_two_faults_at_once_are_not_told_as_one_that_is_not_there():
     verdict = check_predict(changed(("(read + step)", "(read + send + step)"), ("+ loads[b] + send", "+ loads[b]")))
     assert "workers = 0" in verdict.message

@@ -44,6 +44,22 @@ def remembers_one_error(kept):
     )
 
 
+def marks_an_error_by(form, sign, found, before=""):
+    """Send an error in the place of a batch, in a form of its own, and know it by a sign in the batch."""
+    text = "f'{type(error).__name__}: {error}'" if before else "None"
+    sent = f"*(({text}, None) if sendable(error) is not error else (None, error))"
+    return (
+        worker(("None, sendable(error)", sent if before else f"{form.format('sendable(error)')}, None")),
+        load((RAISES, f"{before}if {sign}:\n                raise {found}")),
+    )
+
+
+FEW = "missing and len(early) < workers"
+BEGINS = "        for number in range"
+FILLS_ITS_PLACES = """        while {}:
+            arrived, *early[arrived] = results.get()
+            missing.remove(arrived)
+"""
 RAISES_WHILE_IT_CLEARS_UP = edited(
     load_in_order,
     (n01.END_ALL, "drained(results, missing); send_home(team, orders, results, ())"),
@@ -160,6 +176,34 @@ WRONG = {
             load((RAISES, "if isinstance(batch, dict) and \"error\" in batch:\n                raise batch['error']")),
         ),
         f"`raise batch['error']`). {trials.NOTHING}",
+    ),
+    "knows an error in a tuple by what lies beside it": (
+        marks_an_error_by("(None, {})", "isinstance(batch, tuple) and isinstance(batch[1], Exception)", "batch[1]"),
+        f"`raise batch[1]`). {trials.NOTHING}",
+    ),
+    "knows an error in a list by what lies in it": (
+        marks_an_error_by("[{}]", "isinstance(batch, list) and isinstance([*batch, 0][0], Exception)", "batch[0]"),
+        f"`raise batch[0]`). {trials.NOTHING}",
+    ),
+    "knows an error in a dictionary by a word of its own": (
+        marks_an_error_by("{{'exc': {}}}", "isinstance(batch, dict) and 'exc' in batch", "batch['exc']"),
+        f"`raise batch['exc']`). {trials.NOTHING}",
+    ),
+    "takes a text for what pickle can't carry": (
+        marks_an_error_by("error", "isinstance(batch, str)", "RuntimeError(batch)", RAISES + "\n            "),
+        f"`raise RuntimeError(batch)`). {trials.NOTHING}",
+    ),
+    "fetches what fills its places, and only then begins": (
+        (work, load((BEGINS, FILLS_ITS_PLACES.format("missing") + BEGINS))),
+        f"batch 0 is there, and is not handed over. {trials.WAITS}",
+    ),
+    "fetches one result for each worker, and only then begins": (
+        (work, load((BEGINS, FILLS_ITS_PLACES.format(FEW) + BEGINS))),
+        f"batch 0 is there, and is not handed over. {trials.WAITS}",
+    ),
+    "has one place a worker, where nobody says how many": (
+        (work, load(("prefetch: int = 2", "prefetch: int = 1"))),
+        f"when batch 0 is handed over, 2 orders were given, due are 3. {trials.STARVED}",
     ),
     "keeps its queue of results for the next loop": (
         (

@@ -308,7 +308,7 @@ class Items:
         self.team = team
         self.case = case
         self.by: set[int] = set()
-        self.raised: set[tuple[int, int]] = set()  # by whom, and which item
+        self.raised: set[tuple[threading.Thread, int]] = set()  # by whom, and which item
         self.handed_over: Callable[[], int] = int  # how many batches have been
         self.process = os.getpid()
 
@@ -322,8 +322,9 @@ class Items:
             raise IndexError(f"there is no item {index}")
         if os.getpid() != self.process:  # in a process that isn't the team's nobody is watched
             return index
-        if self.case.is_bad(index) and (me, index) not in self.raised:  # once: who tries again would hide it
-            self.raised.add((me, index))
+        attempt = threading.current_thread(), index  # an identifier may be another thread's later
+        if self.case.is_bad(index) and attempt not in self.raised:  # once: who tries again would hide it
+            self.raised.add(attempt)
             raise self.case.error_of(index)
         begins_a_batch = index % self.case.batch == 0
         after = self.case.late.get(index // self.case.batch, 0)

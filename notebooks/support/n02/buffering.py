@@ -223,7 +223,8 @@ def _faults_of_chance(answer: Callable[..., Any]) -> Iterator[str]:
         yield f"{CHANCE} With size = {size}, {said}"
     later = wait + size - 1
     if later and often > waits.total() / 2:  # who leaves at once has not waited for a turn
-        yield f"{QUEUE} With size = 4, {often} of {waits.total()} items left just when {later} later ones were read."
+        told = f"{often} of {waits.total()} items left just {later} turns after their first chance"
+        yield f"{QUEUE} With size = 4, {told}."
     said = next(_unequal(orders, size, turns=20), "")
     if said:
         yield f"{CHANCE} With size = {size}, {said}"

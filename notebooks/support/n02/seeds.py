@@ -93,8 +93,11 @@ def _met_along(keys_of: Any, item_of: Any) -> Iterator[tuple[list[Any], list[Any
         for start, second, *others in _notes(keys_of, item_of, [_ITEMS[0], tuple(axis), *row]):
             for place, grows in enumerate(map(int.__sub__, second, start)):
                 far = [each[place] - start[place] for each in others]
-                if grows and all(0 <= each // grows < MOST[which] and each % grows == 0 for each in far):
-                    yield row, [tuple(each // grows * axis) for each in far]
+                times = [each // grows for each in far] if grows else []
+                if grows % 2 and any(each % grows for each in far):  # it may be cut off at 32 bits
+                    times = [each * pow(grows, -1, _WORD) % _WORD for each in far]
+                if times and all(0 <= each < MOST[which] for each in times):
+                    yield row, [tuple(each * axis) for each in times]
 
 
 def _flips_of(one: Any, other: Any) -> str:

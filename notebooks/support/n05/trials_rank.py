@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
 from unittest import mock
@@ -21,72 +19,8 @@ from support.kit.raised import in_case
 from support.kit.values import kind_of
 from support.n05.runs import held_and_most, only_new_objects, written
 from support.n05.solved import MyRankDataset
+from support.n05.sources import Many, Source, fault_of_requests
 from support.n05.trials import MANY, TEXT, all_read, difference_told, length_fault
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What was asked of a source at once. ids: of a short request; of a long one they would count as memory."""
-
-    lowest: int
-    highest: int
-    count: int
-    ids: tuple[int, ...]
-
-
-class _Many(Sequence[str]):
-    """So many rows that a mark for each of them is more than a mini-epoch's rows; each is made when it is asked for."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: Any) -> Any:
-        return self if isinstance(index, slice) else f"row {index}"
-
-
-class Source:
-    """Rows that note what was asked for, and how many bytes were in memory at that moment."""
-
-    def __init__(self, rows: Sequence[Any]) -> None:
-        self.rows = rows[:]  # nobody's change of it shall reach the next trial
-        self.asked: list[_Request] = []
-        self.memory: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> str:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[str]:
-        len(indices)  # a list or an array has one; what can be gone through once only gives no rows elsewhere
-        ids = [int(index) for index in indices]
-        if ids:
-            self.asked.append(_Request(min(ids), max(ids), len(ids), tuple(ids if len(ids) < 100 else ())))
-        self.memory.append(tracemalloc.get_traced_memory()[0])
-        return [row[:1] + row[1:] for row in map(self.rows.__getitem__, ids)]  # strings of their own
-
-
-#: Rows of a request that are worth one: fewer are asked for only where there are no more.
-WORTH_A_REQUEST = 1000
-
-
-def _fault_of_requests(asked: Sequence[_Request]) -> str:
-    """Say whether rows came in more requests than they are worth, or not front to back."""
-    count = sum(request.count for request in asked)
-    if any(request.count < WORTH_A_REQUEST for request in asked[:-1]):
-        return (
-            f"for {count:,} rows the source was asked {len(asked):,} times: it can read rows together only if it is "
-            f"asked for all of them, or for {WORTH_A_REQUEST:,} at a time"
-        )
-    back = sum(after.lowest < before.highest for before, after in pairwise(asked))
-    if back:
-        return f"{len(asked)} requests sweep the file {back + 1} times"
-    return ""
-
 
 #: Rows, ranks and mini-epochs.
 _JOBS = (
@@ -120,6 +54,7 @@ def fault_of_rank(make: Any) -> str:
         or _fault_of_generators(make)
         or _fault_of_kept_rows(make)
         or _fault_of_large_order(make)
+        or _fault_of_pieces(make)
         or _fault_of_sequence(make)
         or _fault_of_failed_load(make)
         or _fault_of_half_a_load(make)
@@ -151,7 +86,7 @@ def _fault_of_part(make: Any, meta_file: MetaFile, job: tuple[int, int, int], ep
         dataset.load(1, parts - 1)  # never empty
         source.asked.clear()
         dataset.load(epoch, part)
-        fault = _fault_of_requests(source.asked)
+        fault = fault_of_requests(source.asked)
         if fault:
             return f"{case}: {fault}."
         asked = sorted({id for request in source.asked for id in request.ids})
@@ -298,7 +233,7 @@ def _fault_of_two(make: Any) -> str:
 
 def _fault_of_large_order(make: Any) -> str:
     """Say whether more than a rank's places in a mini-epoch are made, or asked of Permutation."""
-    rows = _Many(2_000_003)
+    rows = Many(2_000_003)
     count = len(MyRankDataset(rows, 64, 5, 60).ids(0, 30))
     case = f"for {count} ids of {len(rows):,} rows, 64 ranks and 60 mini-epochs"
     with in_case(case), _places_counted() as asked:
@@ -320,6 +255,19 @@ def _fault_of_large_order(make: Any) -> str:
     if of_load > 400_000:
         load = case.replace("for", "to load", 1).replace("ids", "rows", 1)
         return f"{load} {of_load / 1e6:.1f} MB were in memory at a time: hold nothing for the other rows."
+    return ""
+
+
+def _fault_of_pieces(make: Any) -> str:
+    """Load many rows, and few of a long file: in how many requests, and front to back?"""
+    for size, world, parts in ((200_003, 1, 2), (2_000_003, 64, 60)):
+        source = Source(Many(size))
+        case = f"N, W, E = {size:,}, {world}, {parts}, in a load"
+        with in_case(case):
+            make(source, world, 0, parts).load(0, 0)
+        fault = fault_of_requests(source.asked)
+        if fault:
+            return f"{case} {fault}."
     return ""
 
 
@@ -380,7 +328,7 @@ def _fault_of_kept_rows(make: Any) -> str:
         _, kept, _ = held_and_most(loaded)
     if not source.asked:
         return f"{case}: load(0, 1) after load(0, 0) asked the source for no row."
-    fault = _fault_of_requests(source.asked)
+    fault = fault_of_requests(source.asked)
     if fault:
         return f"{case}, in a load {fault}."
     each = kept / len(second)

@@ -335,7 +335,7 @@ def test_a_key_that_has_room_for_a_thousand_items_only_loses_the_index_of_larger
         (n02.check_dealt, "You number the processes", "They get 8, 6 items."),
         (n02.check_dealt, dealing.AHEAD, "Place 0 left when place 1 had been read."),
         (n02.check_buffered, buffering.NOT_FULL, "With size = 4, item number 1 to leave was one of 3."),
-        (n02.check_buffered, buffering.QUEUE, "3200 of 3200 items left just when 3 later ones were read."),
+        (n02.check_buffered, buffering.QUEUE, "3200 of 3200 items left just 3 turns after their first chance."),
         (n02.check_noise, noise.ASKED, "Items 0 to 3 have [("),
     ],
 )

@@ -229,3 +229,12 @@ def drawn_and_not_taken_out(items, size, generator):
 )
 def test_a_pass_that_is_cut_is_not_told_as_a_whole(check, answer):
     assert "items or more]" in check(answer).message
+
+
+def test_items_meet_by_an_exclusive_or_that_is_cut_off_at_a_word():
+    def crop_and_flip(seed, epoch, index):
+        mixed = seed * 73_856_093 ^ epoch * 19_349_663 ^ index * 83_492_791
+        generator = np.random.default_rng(mixed % 2**32)
+        return int(generator.integers(100)), int(generator.integers(2))
+
+    is_told(n02.check_noise, [solved.keys_of, item_drawn(crop_and_flip)], meetings.MIXED)

@@ -75,6 +75,16 @@ TRIED_ALONE = {  # as above; of all trials of the exercise one is enough
             "        except OSError: self.rows = MyPacked([])",
         ),
     ),
+    "rows are asked for in large pieces, and not front to back": (
+        "rank_dataset",
+        "in a load 25 requests sweep the file 25 times",
+        (
+            "        self.rows = MyPacked(self.source.__getitems__(self.ids(epoch, mini_epoch)))",
+            "        ids = self.ids(epoch, mini_epoch)\n"
+            "        pieces = (ids[begin : begin + 4096] for begin in range(0, len(ids), 4096))\n"
+            "        self.rows = MyPacked([row for piece in pieces for row in self.source.__getitems__(piece)])",
+        ),
+    ),
     "a source that failed is asked once more": (
         "rank_dataset",
         "an error of the source is lost: load returns as if all had been read at once.",
@@ -128,7 +138,11 @@ TRIED_ALONE = {  # as above; of all trials of the exercise one is enough
 }
 TRIALS = {
     "epoch": (trials_epoch._fault_of_seeding,),
-    "rank_dataset": (trials_rank._fault_of_failed_load, trials_rank._fault_of_half_a_load),
+    "rank_dataset": (
+        trials_rank._fault_of_pieces,
+        trials_rank._fault_of_failed_load,
+        trials_rank._fault_of_half_a_load,
+    ),
 }
 
 

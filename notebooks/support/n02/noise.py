@@ -65,6 +65,8 @@ GROWS = "An item takes too much work where its epoch or its index is large."
 SIZE = 20
 EPOCHS = 60
 _MANY = 8000  # items whose smallest and largest crops are counted
+_ROW = 4000  # items that differ in one of the three alone, about 40 with each crop,
+_IN_A_ROW = 30  # of which so many flips are all equal by chance in one right answer of a million
 _LARGE = 1_000_000  # an index, and
 _STEPS = 100_000  # so many calls and lines are too many for its item,
 _BYTES = 500_000  # and so much memory
@@ -112,6 +114,7 @@ def fault_of_noise(answers: Any) -> str:
         or next(_faults_of_pairs(draws), "")
         or next(_faults_of_ends(keys_of, item_of), "")
         or next(faults_of_others(keys_of, item_of), "")
+        or next(_told_in_rows(keys_of, item_of), "")  # behind those who tell another item's
     )
     if not said:
         return ""
@@ -338,6 +341,20 @@ def _faults_of_pairs(draws: _Draws) -> Iterator[str]:
         same = f"With crop {number} all {len(flips[number])} flips are {flips[number][0]}"
         others = f", and {len(told) - 1} other crops tell theirs" if len(told) > 1 else ""
         yield f"{TWINS} {same}{others}."
+
+
+def _told_in_rows(keys_of: Any, item_of: Any) -> Iterator[str]:
+    """Yield whether crops tell the flips of items of which only one of the three differs, by steps of two."""
+    for which, name in enumerate(("seed", "epoch", "index")):
+        flips: dict[int, list[int]] = {}
+        for far in range(0, 2 * _ROW, 2):  # two: a parity is the same all along the row
+            seed, epoch, index = (far if each == which else 0 for each in range(3))
+            crop, flip = drawn_by_items(item_of, keys_of_some(keys_of, [index], epoch), seed)[0]
+            flips.setdefault(crop, []).append(flip)
+        told = [crop for crop, mine in flips.items() if len(mine) >= _IN_A_ROW and len({*mine}) == 1]
+        if told:
+            known = f"With crop {told[0]} all {len(flips[told[0]])} flips are {flips[told[0]][0]}"
+            yield f"{TWINS} {known} where only the {name} differs."
 
 
 def _faults_of_ends(keys_of: Any, item_of: Any) -> Iterator[str]:

@@ -238,3 +238,15 @@ def test_items_meet_by_an_exclusive_or_that_is_cut_off_at_a_word():
         return int(generator.integers(100)), int(generator.integers(2))
 
     is_told(n02.check_noise, [solved.keys_of, item_drawn(crop_and_flip)], meetings.MIXED)
+
+
+@pytest.mark.parametrize(
+    "flip_of",
+    [lambda s, e, i, crop: (crop + e) % 2, lambda s, e, i, crop: np.random.default_rng((s, e, crop)).integers(2)],
+)
+def test_a_crop_tells_no_flip_to_those_who_know_the_epoch(flip_of):
+    def crop_and_flip(seed, epoch, index):
+        crop = int(np.random.default_rng((seed, epoch, index)).integers(100))
+        return crop, int(flip_of(seed, epoch, index, crop))
+
+    is_told(n02.check_noise, [solved.keys_of, item_drawn(crop_and_flip)], noise.TWINS)

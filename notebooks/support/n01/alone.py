@@ -41,6 +41,7 @@ SHARED = "Each loader has a dataset, lists and a place of its own."
 SWALLOWED = (
     "An error of the dataset, of `batches` or of `collate` is the caller's to hear of, and yours disappears."
 )
+LATE = "An error comes at the turn of its batch, and no later batch before it."
 STALE = "A sampler may give another number of lists in the next epoch: ask it for its `len` each time."
 LOADED_TWICE = "An item is loaded once for its batch, not again."
 CHANGED = "A list of indices was changed: it belongs to the sampler, which may give it again."
@@ -251,16 +252,19 @@ def _fault_of_errors(loader: Any) -> str:
     """Say whether an error comes out of the loop, as it was raised."""
     for kind in ERRORS:
         error = kind("item 2 can't be used")
-        for what, dataset, lists, collate in (
-            ("an item", Broken(5, error), Lists(5, 2), to_tuple),
-            ("`collate`", TimesTen(5), Lists(5, 2), to_broken(error)),
-            ("`batches`", TimesTen(5), BrokenLists(5, 2, error), to_tuple),
+        for what, due, dataset, lists, collate in (
+            ("an item", 0, Broken(5, error), Lists(5, 2), to_tuple),
+            ("`collate`", 0, TimesTen(5), Lists(5, 2), to_broken(error)),
+            ("`batches`", 2, TimesTen(5), BrokenLists(5, 2, error), to_tuple),
         ):
-            with in_case(f"where {what} raises {kind.__name__}"):
-                came = _came_before(error, loader(dataset, lists, collate))
-            if came is not None:
-                told = plural(came, "batch", "batches")
-                return f"where {what} raises {kind.__name__}, {told} came and no error. {SWALLOWED}"
+            where = f"where {what} raises {kind.__name__}"
+            with in_case(where):
+                came, is_raised = _came_before(error, loader(dataset, lists, collate))
+            told = f"{where}, {plural(came, 'batch', 'batches')} came"
+            if not is_raised:
+                return f"{told} and no error. {SWALLOWED}"
+            if came != due:
+                return f"{told} before the error, due are {due}. {LATE}"
     with suppress(IndexError):
         came = len(list(loader([10, 20], [[0], [1, 2]], to_tuple)))
         told = plural(came, "batch", "batches")
@@ -268,14 +272,17 @@ def _fault_of_errors(loader: Any) -> str:
     return ""
 
 
-def _came_before(error: Exception, loader: Any) -> int | None:
-    """Return how many batches came where this error should have come; None if it did."""
+def _came_before(error: Exception, loader: Any) -> tuple[int, bool]:
+    """Return how many batches came, and whether this error came behind them."""
+    came = 0
     try:
-        return len(list(loader))
+        for _ in loader:
+            came += 1
     except Exception as raised:
-        if raised is error:
-            return None
-        raise
+        if raised is not error:
+            raise
+        return came, True
+    return came, False
 
 
 def _fault_of_values(loader: Any) -> str:

@@ -23,6 +23,7 @@ ENDS = "It was handed on, and then it ended the thread: go on until None comes."
 ONE_ONLY = "Only the first is handed on: go on until None comes."
 NUMBERS_LOST = "A message keeps its form, (number, batch, error): the trainer looks for its batch by number."
 
+IN_ITS_PLACE = "An error stands in the third place of its message, not in that of the batch."
 LEFT_BESIDE = "Beside an error there is no batch: None stands in its place."
 OTHER_ERROR = (
     "The error that came, or that `pin` raised, is itself handed on: another has lost what it carried."
@@ -199,6 +200,8 @@ def _of_messages(out: list[Any]) -> str:
             return said
         if batch in MADE:
             return f"{said} {ANYTHING}"
+        if message[1] is due[2] is not None:
+            return f"{said} {IN_ITS_PLACE}"
         if message[2] is due[2] is not None:
             return f"{said} {LEFT_BESIDE}"
         if message[1] == batch and due[2] is None:

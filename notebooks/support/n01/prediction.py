@@ -132,7 +132,12 @@ def _fault_of_prediction(got: Any, expected: float, case: Any) -> str:
     """Tell a difference, and in a small case when each batch is received by the rules."""
     if near(got, expected, 1e-9):
         return ""
-    said = f"expected {short(float(expected))}, got {short(got)}"
+    due = short(float(expected))
+    mine = short(got)
+    if due == mine:  # they differ behind the digits that are shown
+        due = repr(float(expected))
+        mine = repr(got)
+    said = f"expected {due}, got {mine}"
     if not case["workers"] or not 1 < len(case["loads"]) <= 5:
         return said
     return (

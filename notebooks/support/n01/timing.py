@@ -40,7 +40,7 @@ NO_BOTH = "No loop of yours trains on batches as the loader gives them: that is 
 SHORT = "The first batches of all workers come at once, and say little of the loader's pace: loop over a whole epoch."
 
 STEPS_DIFFER = (
-    "Some batches take a longer step, and training waits for these, too: due is the unrounded mean."
+    "Some batches take a longer step, and training waits for these: due is the unrounded mean on kept ones."
 )
 
 MOST_KEPT = 8

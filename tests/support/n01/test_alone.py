@@ -1,7 +1,5 @@
 """How the loader of one process is tried: other right ones pass, and what is wrong is told by its first batch."""
 
-from contextlib import suppress
-
 import pytest
 import torch
 
@@ -111,17 +109,6 @@ def makes_tensors(self):
         yield self.collate([torch.as_tensor(self.dataset[index]) for index in indices])
 
 
-def ends_behind(kind):
-    def loop(self):
-        try:
-            for indices in self.batches:
-                yield self.collate([self.dataset[index] for index in indices])
-        except kind:
-            return
-
-    return loop
-
-
 def begins_too_soon(self):
     lists = iter(self.batches)
     first = next(lists, None)
@@ -203,33 +190,6 @@ def empties_what_it_gave(self):
         items.clear()
 
 
-def leaves_out_what_is_broken(self):
-    for indices in self.batches:
-        try:
-            batch = self.collate([self.dataset[index] for index in indices])
-        except Exception:
-            continue
-        yield batch
-
-
-def leaves_out_what_fits_no_batch(self):
-    for indices in self.batches:
-        items = [self.dataset[index] for index in indices]
-        try:
-            batch = self.collate(items)
-        except Exception:
-            continue
-        yield batch
-
-
-def raises_another(self):
-    try:
-        for indices in self.batches:
-            yield self.collate([self.dataset[index] for index in indices])
-    except Exception as error:
-        raise OSError("broken") from error
-
-
 def caches(self):
     kept = self.__dict__.setdefault("kept", {})
     for indices in self.batches:
@@ -246,17 +206,6 @@ def caches_for_an_epoch(self):
             if index not in kept:
                 kept[index] = self.dataset[index]
         yield self.collate([kept[index] for index in indices])
-
-
-def ends_behind_an_index_error(self):
-    for indices in self.batches:
-        items = []
-        for index in indices:
-            try:
-                items.append(self.dataset[index])
-            except IndexError:
-                return
-        yield self.collate(items)
 
 
 def without_false_batches(self):
@@ -330,19 +279,6 @@ def gives_a_map(self):
             "nobody else changes it.",
         ),
         (one_list_for_all, f"the epoch is [[0, 30], [0, 30]], due is [[20, 10], [0, 30]]. {alone.REUSED}"),
-        (
-            leaves_out_what_is_broken,
-            f"where an item raises BrokenError, 2 batches came and no error. {alone.SWALLOWED}",
-        ),
-        (
-            leaves_out_what_fits_no_batch,
-            f"where `collate` raises BrokenError, 2 batches came and no error. {alone.SWALLOWED}",
-        ),
-        (raises_another, "where an item raises BrokenError: your code raised OSError: broken"),
-        (
-            ends_behind_an_index_error,
-            f"where an item raises IndexError, 0 batches came and no error. {alone.SWALLOWED}",
-        ),
         (without_false_batches, alone.ANY_BATCH),
         (until_a_batch_is_false, alone.ANY_BATCH),
         (without_false_items, alone.ANY_ITEM),
@@ -353,14 +289,6 @@ def gives_a_map(self):
         (gives_a_tuple, f"`collate` was given a tuple. {alone.NO_LIST}"),
         (gives_a_map, f"`collate` was given a map. {alone.LAZY}"),
         (makes_tensors, "lists [[3, 2], [0, 1]]: batch 0 is [tensor(40), tensor(30)], due is [40, 30]."),
-        (
-            ends_behind(RuntimeError),
-            f"where an item raises RuntimeError, 0 batches came and no error. {alone.SWALLOWED}",
-        ),
-        (
-            ends_behind(MemoryError),
-            f"where an item raises MemoryError, 0 batches came and no error. {alone.SWALLOWED}",
-        ),
         (caches, f"items were loaded 0 times, due are 2. {alone.CACHED}"),
         (caches_for_an_epoch, f"lists [[3, 3], [0, 3]]: of 4 items 2 are different objects. {alone.CACHED}"),
     ],
@@ -371,21 +299,6 @@ def test_a_wrong_loop_is_told_what_it_did(loop, says):
     assert says in verdict.message
     assert (alone.REPEATED in verdict.message) == (loop is each_index_once)
     assert alone.OWN_LISTS not in verdict.message or alone.OWN_LISTS in says
-
-
-def test_an_error_of_the_sampler_is_the_callers_too():
-    def until_the_sampler_raises(self):
-        lists = iter(self.batches)
-        while True:
-            try:
-                indices = next(lists)
-            except Exception:
-                return
-            yield self.collate([self.dataset[index] for index in indices])
-
-    verdict = check_alone(looping(until_the_sampler_raises))
-    assert "where `batches` raises BrokenError, 2 batches came and no error" in verdict.message
-    assert verdict.message.endswith(alone.SWALLOWED)
 
 
 def test_a_length_is_that_of_the_sampler_when_it_is_asked_for():
@@ -437,14 +350,3 @@ def test_whoever_lists_the_batches_at_the_start_is_not_told_of_len():
     message = check_alone(ListedAtTheStart).message
     assert alone.AT_THE_START in message
     assert alone.EATS not in message
-
-
-@pytest.mark.parametrize("kind", [FileNotFoundError, NotImplementedError, IndexError])
-def test_no_item_is_left_out_for_its_error_nor_for_its_index(kind):
-    def skips(loader):
-        for indices in loader.batches:
-            with suppress(kind if kind is not IndexError else ()):
-                size = len(loader.dataset) if kind is IndexError else 99
-                yield loader.collate([loader.dataset[index] for index in indices if index < size])
-
-    assert ("item 2 of 2" if kind is IndexError else f"raises {kind.__name__}") in check_alone(looping(skips)).message

@@ -229,7 +229,7 @@ def test_what_suffices_for_exercise_3_fails_in_exercise_4():
         ),
         (
             (n01._work(("collate([", "([")), load_in_order),
-            f"batch 0 is [0, 1], due is [0, 1]. {trials.UNCOLLATED}",
+            f"batch 0 is [0, 1], due is what `collate` makes of it. {trials.UNCOLLATED}",
         ),
         ((work, n01._load(("raise error", "continue"))), trials.LOST),
         ((work, n01._load(("raise error", "raise RuntimeError(error)"))), trials.AS_TEXT),

@@ -194,6 +194,10 @@ SENT_ON = "data.put((number, batch, error))"
         ),
         (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "15 messages came out, due are 14"),
         (edited_stage((SENT_ON, "data.put((number, error, batch))")), "due is (0, 'pinned zero', None)"),
+        (
+            edited_stage(("error = failed", "batch = failed")),
+            f"due is (3, None, MemoryError('no pinned memory is left')). {pinning.IN_ITS_PLACE}",
+        ),
         (edited_stage(("error = failed", "return")), "3 messages came out, due are 14"),
         (edited_stage(("error = failed", "error = str(failed)")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "continue")), "due is (3, None, MemoryError"),

@@ -318,3 +318,10 @@ def test_two_faults_at_once_are_not_told_as_one_that_is_not_there():
     verdict = check_predict(changed(("(read + step)", "(read + send + step)"), ("+ loads[b] + send", "+ loads[b]")))
     assert "workers = 0" in verdict.message
     assert "in the worker's time that is missing" not in verdict.message
+
+
+def test_a_time_that_was_rounded_is_told_with_all_its_digits():
+    def rounded(loads, workers, cores, read, send, receive, step, prefetch=2):
+        return round(predict_epoch(loads, workers, cores, read, send, receive, step, prefetch), 2)
+
+    assert "expected 510.6666666666667, got 510.67" in check_predict(rounded).message

@@ -195,7 +195,7 @@ check_hook_checkpoint = Exercise(
                 "        return function(*inputs)",
                 "        function(*inputs)",
             ),
-            "pack may return anything in the tensor's place; let it be small.": (
+            "pack may return anything in the tensor's place, and lets the tensor go.": (
                 "lambda tensor: next(numbers), unpack",
                 "lambda tensor: tensor, lambda tensor: tensor",
             ),

@@ -182,7 +182,8 @@ def _has_the_shape(item: Any, index: int) -> bool:
     if not isinstance(item, (tuple, list)) or len(item) != 3:
         return False
     try:
-        named, crop, flip = map(whole, item)
+        # NumPy's True is no index, and a flip all the same.
+        named, crop, flip = (whole(part.item() if hasattr(part, "item") else part) for part in item)
     except TypeError:
         return False
     return named == index and 0 <= crop < 100 and flip in (0, 1)

@@ -249,7 +249,7 @@ def one_half_of_a_draw_each(key, seed):
 def with_room_for_all_indices(key, seed):
     epoch, index = key
     generator = np.random.default_rng((seed, epoch * 10**8 + index))
-    return index, int(generator.integers(100)), int(generator.integers(2))
+    return np.int64(index), generator.integers(100), generator.choice([False, True])
 
 
 def one_number_for_all(key, seed):

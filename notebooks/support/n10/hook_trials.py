@@ -262,21 +262,32 @@ def _fault_of_portions(answer: Callable[..., Any]) -> str:
 
 
 def _fault_of_a_lost_output(answer: Callable[..., Any]) -> str:
-    """Drop the output, behind forward alone or behind half a backward: its graph must go with it."""
+    """Drop the output, behind forward alone or behind half a backward: its graph must go with it, then all else."""
     for partly in (False, True):
-        segment = _Segment(drops=False)
-        inputs = _inputs()
+        when = "torch.autograd.grad for one weight" if partly else "forward"
         with LiveTensors() as live:
+            segment = _Segment(drops=False)
+            inputs = _inputs()
+            given = live.now
             y = answer(segment, *inputs)
             if partly:
                 torch.autograd.grad(y.sum(), [segment.second], retain_graph=True)
             del y
-            gc.collect()
-            left = live.now
-        if left > SLACK:
-            when = "torch.autograd.grad for one weight" if partly else "forward"
-            return f"after {when} the output is dropped, and {left // 1024} KiB stay alive: something still holds them."
+            left = {"the output is dropped": _stays(live, given)}
+            del segment, inputs
+            left["the output is dropped, the inputs and the function as well"] = _stays(live, 0)
+        for told, size in left.items():
+            if size > SLACK:
+                return f"after {when} {told}, and {size // 1024} KiB stay alive: something still holds them."
     return ""
+
+
+def _stays(live: LiveTensors, given: int) -> int:
+    """Return the bytes alive beside what was given, without what only a cycle holds."""
+    if live.now - given > SLACK:
+        gc.collect()
+    left: int = live.now - given
+    return left
 
 
 class _Row:
@@ -431,5 +442,5 @@ def fault_of_hooks(answer: Any) -> str:
         or _fault_of_a_funnel(answer)
         or _fault_of_copies(answer)
         or fault_behind_an_error(answer)
-        or _fault_of_a_lost_output(answer)  # last: it collects garbage, which takes longer than all else
+        or _fault_of_a_lost_output(answer)  # last: it may have to collect garbage, which takes long
     )

@@ -230,6 +230,14 @@ holds_its_output = edits(
 )
 
 
+calls = []
+notes_its_call = edited(
+    n10.hook_checkpoint,
+    ("    again = {}\n", "    again = {}\n    calls[:] = function, inputs\n"),
+    names={"calls": calls},
+)
+
+
 at_the_last_number = edits(
     ("numbers = count()", "numbers = []"),
     ("lambda tensor: next(numbers)", "lambda tensor: numbers.append(tensor.ndim) or len(numbers) - 1"),
@@ -281,6 +289,7 @@ def runs_twice_in_forward(function, *inputs):
         (late_state, "the second forward drew another dropout mask"),
         (without_detach, "for one weight the output is dropped, and 336 KiB stay alive"),
         (holds_its_output, "after forward the output is dropped, and"),
+        (notes_its_call, "the inputs and the function as well, and 640 KiB stay alive"),
         (at_the_last_number, "two equal steps of a Linear"),
         (first_in_a_fork, "after forward the random state is another one than without a checkpoint"),
         (state_that_moves_on, "a later backward through a kept graph drew another dropout mask"),

@@ -33,8 +33,11 @@ def _learn_to_sign(_: int) -> None:
 
 
 def _signed(rows: list[str]) -> list[str]:
-    """Put rows together, with a sign where a worker does it."""
-    return [*rows, _signs[-1]] if get_worker_info() else rows
+    """Put rows together, with a sign where a worker does it, and with what it draws from each global generator."""
+    if not get_worker_info():
+        return rows
+    drawn = random.random(), np.random.random(), torch.rand(1).item()  # noqa: NPY002
+    return [*rows, " ".join(map(str, (_signs[-1], *drawn)))]
 
 
 _PLAIN: dict[str, Any] = {"batch_size": 2, "collate_fn": _signed}
@@ -65,10 +68,11 @@ def fault_of_epoch(answer: Any) -> str:
 
 
 def _fault_of_epochs(answer: Any) -> str:
-    for options in (_PLAIN, _WORKERS):
+    unsaid = {name: value for name, value in _WORKERS.items() if name != "worker_init_fn"}
+    for options, once in ((_PLAIN, _PLAIN), (_WORKERS, unsaid)):
         dataset = _Noted(Source(MANY[:26]), 4, 1, 3)
         for epoch in (0, 1, 5):
-            fault = _fault_of_batches(answer, dataset, epoch, options)
+            fault = _fault_of_batches(answer, dataset, epoch, once if epoch == 1 else options)
             if fault:
                 return fault
     return ""
@@ -113,22 +117,38 @@ def _fault_of_batches(answer: Any, dataset: Any, epoch: int, options: dict[str, 
     truth = MyRankDataset(MANY[:26], 4, 1, 3)  # whatever the answer does to its dataset
     size = options["batch_size"]
     workers = "num_workers" in options
+    initiated = "worker_init_fn" in options
     wanted = []
     for part in range(3):
         rows = [MANY[number][:9] for number in truth.ids(epoch, part).tolist()]
         batches = [rows[place : place + size] for place in range(0, len(rows), size)]
-        wanted += [batch + ["initiated"] * workers for batch in batches]
-    how = "a worker that persists and signs as its worker_init_fn says" if workers else "no workers"
+        wanted += [batch + ["initiated" if initiated else "by worker"] * workers for batch in batches]
+    how = "a worker that persists" + " and signs as its worker_init_fn says" * initiated
     before = {0: "", 1: ", after epoch 0 of the same dataset"}.get(
         epoch, ", after epochs 0 and 1 of the same dataset"
     )
-    case = f"for 26 rows, rank 1 of 4, 3 mini-epochs, batches of {size}, {how}, epoch {epoch}{before}"
+    loader = how if workers else "no workers"
+    case = f"for 26 rows, rank 1 of 4, 3 mini-epochs, batches of {size}, {loader}, epoch {epoch}{before}"
     with in_case(case):
         dealt = answer(dataset, epoch, **options)
         if not hasattr(dealt, "__iter__"):
             return f"an iterator of batches is asked for, not {kind_of(dealt)}."
-        got = [_begins(batch) for batch in islice(dealt, len(wanted) + 1)]
-    return difference_told(got, wanted, f"{case}: the batches, of each row its first letters,")
+        came = [*islice(dealt, len(wanted) + 1)]
+        got = [_begins(batch) for batch in came]
+    fault = difference_told(got, wanted, f"{case}: the batches, of each row its first letters,")
+    return fault or (_fault_of_draws(case, came) if workers else "")
+
+
+def _fault_of_draws(case: str, batches: list[list[str]]) -> str:
+    """Compare what the workers of the mini-epochs, each with one batch, have drawn: a loader seeds its own anew."""
+    drawn = zip(*(batch[-1].split()[-3:] for batch in batches), strict=True)
+    for whose, numbers in zip(("Python's", "numpy's", "torch's"), drawn, strict=True):
+        if len({*numbers}) < len(numbers):
+            return (
+                f"{case}: workers of two mini-epochs draw the same from {whose} global random generator: none is to be "
+                "seeded."
+            )
+    return ""
 
 
 def _begins(batch: Any) -> Any:

@@ -319,9 +319,7 @@ def _fault_of_descriptors(make: Any) -> str:
     if any(before[file] != after[file] for file in before if file in after):
         return "an access moved the position of the open file."
     if moved:
-        return (
-            "an access moves the position of an open file, and another reader may come before it is put back."
-        )
+        return "an access moves the position of an open file: leave it where it is."
     return ""
 
 

@@ -259,15 +259,23 @@ def _fault_of_large_order(make: Any) -> str:
 
 
 def _fault_of_pieces(make: Any) -> str:
-    """Load many rows, and few of a long file: in how many requests, and front to back?"""
+    """Load many rows, and few of a long file: in how many requests, front to back? More items than 16 bits count."""
     for size, world, parts in ((200_003, 1, 2), (2_000_003, 64, 60)):
         source = Source(Many(size))
-        case = f"N, W, E = {size:,}, {world}, {parts}, in a load"
-        with in_case(case):
-            make(source, world, 0, parts).load(0, 0)
+        case = f"N, W, E = {size:,}, {world}, {parts}"
+        wanted = MyRankDataset(source, world, 0, parts).ids(0, 0)
+        places = range(0, len(wanted), 997)
+        with in_case(f"{case}, in a load"):
+            dataset = make(source, world, 0, parts)
+            dataset.load(0, 0)
+            got = [dataset[place] for place in places]
         fault = fault_of_requests(source.asked)
         if fault:
-            return f"{case} {fault}."
+            return f"{case}, in a load {fault}."
+        for place, item in zip(places, got, strict=True):
+            fault = difference_told(item, f"row {wanted[place]}", f"{case}, after a load item {place:,}")
+            if fault:
+                return fault
     return ""
 
 

@@ -210,6 +210,31 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
             "        if following < dataset.mini_epochs: reader.join()",
         ),
     ),
+    "where items are, in 16 bits": (
+        "rank_dataset",
+        "N, W, E = 200,003, 1, 2, after a load item ",
+        (
+            f"        self.rows = {PACK}",
+            f"        ids = {IDS}\n        order = np.argsort(ids)\n"
+            "        self.where = np.empty(len(ids), np.uint16)\n        self.where[order] = np.arange(len(ids))\n"
+            "        self.rows = MyPacked(self.source.__getitems__(ids[order]))",
+            "return self.rows[i]",
+            "return self.rows[int(self.where[i])]",
+        ),
+    ),
+    "offsets of a load, in 16 bits": (
+        "rank_dataset",
+        "N, W, E = 200,003, 1, 2, after a load item ",
+        (
+            f"self.rows = {PACK}",
+            f"self.rows = {PACK}\n        self.rows.offsets = self.rows.offsets.astype(np.uint16)",
+        ),
+    ),
+    "workers seed numpy where the caller does not say what they begin with": (
+        "epoch",
+        "workers of two mini-epochs draw the same from numpy's global random generator",
+        (LOOP, f"    options.setdefault('worker_init_fn', lambda number: np.random.seed(number))\n{LOOP}"),
+    ),
     "one mini-epoch is dealt twice": (
         "epoch",
         "for 24 rows, 2 ranks, mini_epochs = 1, epoch 0: there is a batch too many",
@@ -284,6 +309,18 @@ NOT_TRUE = {  # the exercise, what is not true of the answer, (old, new, …)
         "epoch",
         "batches that wait",
         (DEAL, DEAL.replace("dataset", "[dataset[i] for i in range(len(dataset))]")),
+    ),
+    "each process has a file, and moves its position": (
+        "file",
+        "put back",
+        (
+            OPEN,
+            "self.bounds, self.path, self.files = bounds, path, {}",
+            PREAD,
+            "file = self.files.setdefault(os.getpid(), None) or open(self.path, 'rb')\n"
+            "        self.files[os.getpid()] = file\n"
+            "        file.seek(begin)\n        return file.read(end - 1 - begin).decode()",
+        ),
     ),
     "it ends with an error": (
         "epoch",

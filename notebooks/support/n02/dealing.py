@@ -28,10 +28,7 @@ AHEAD = "An item is handed on when it is read, and before the next one."
 END = "This stream has no end: hand on each item when it is read, and keep none."
 AGAIN = "The second `for` reads something else: begin anew each time."
 BROKEN_OFF = "After a pass that was broken off, the next `for` reads something else: begin anew each time."
-VALUES = (
-    "Items are left out that are equal, empty, zero or None, or the stream ends with them: places count, and not what "
-    "stands there."
-)
+VALUES = "Places count, and not what stands there, be it equal, empty, zero or None."
 THING = "An item is handed on as the very thing that came."
 TOGETHER = (
     "Two passes at once disturb each other: what a pass needs belongs to the pass, and not to the object."

@@ -6,7 +6,7 @@ import pytest
 from torch.utils.data import get_worker_info
 
 from support.kit.mistakes import with_methods
-from support.n02 import buffering, solved
+from support.n02 import buffering, dealing, solved
 from support.n02 import checks as n02
 from tests.support.n02.told import is_told
 
@@ -36,6 +36,21 @@ def test_workers_that_stand_k_apart_are_told_so_where_no_two_have_one_number():
 
     said = "From one worker of a rank to its next it is W places, not K."
     is_told(n02.check_dealt, [with_methods(solved.Dealt, __iter__=k_apart)], said)
+
+
+def test_whoever_deals_by_where_an_equal_item_stood_first_is_not_told_to_leave_items_out():
+    def by_first_place(self):
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        places = {}
+        for place, item in enumerate(self.read()):
+            first = places.setdefault(repr(item), place)
+            if first % (self.world_size * workers) == self.rank + self.world_size * worker:
+                yield item
+
+    answer = with_methods(solved.Dealt, __iter__=by_first_place)
+    is_told(n02.check_dealt, [answer], dealing.VALUES)
+    assert "left out" not in n02.check_dealt(answer).message
 
 
 def forgets_the_one_just_read(items, size, generator):

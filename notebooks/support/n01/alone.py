@@ -127,7 +127,7 @@ class BrokenError(Exception):
 
 
 #: What a dataset or `collate` raises. StopIteration is none of them: in a generator Python makes another error of it.
-#: Built-in errors that take a text: those of a file, as FileNotFoundError, are classes of their own.
+#: Those of a file, as FileNotFoundError, are classes of their own.
 ERRORS: tuple[type[Exception], ...] = (
     BrokenError,
     *(
@@ -135,9 +135,15 @@ ERRORS: tuple[type[Exception], ...] = (
         for kind in vars(builtins).values()
         if isinstance(kind, type)
         and issubclass(kind, Exception)
-        and not issubclass(kind, (StopIteration, UnicodeError, ExceptionGroup))  # those want more than a text
+        and not issubclass(kind, (StopIteration, ExceptionGroup))
     ),
 )
+#: What some of them want before their text.
+BEFORE_THE_TEXT: dict[type[Exception], tuple[Any, ...]] = {
+    UnicodeDecodeError: ("utf-8", b"2", 0, 1),
+    UnicodeEncodeError: ("utf-8", "2", 0, 1),
+    UnicodeTranslateError: ("2", 0, 1),
+}
 
 
 class Broken(TimesTen):
@@ -179,7 +185,12 @@ def to_broken(error: Exception) -> Callable[[Any], Any]:
 
 
 class Undecided:
-    """Neither true nor false, as a tensor of two elements."""
+    """Neither true nor false, nor is what comes of asking whether it equals another: as a tensor of two elements."""
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
@@ -251,7 +262,7 @@ def _fault_of_lists(loader: Any) -> str:
 def _fault_of_errors(loader: Any) -> str:
     """Say whether an error comes out of the loop, as it was raised."""
     for kind in ERRORS:
-        error = kind("item 2 can't be used")
+        error = kind(*BEFORE_THE_TEXT.get(kind, ()), "item 2 can't be used")
         for what, due, dataset, lists, collate in (
             ("an item", 0, Broken(5, error), Lists(5, 2), to_tuple),
             ("`collate`", 0, TimesTen(5), Lists(5, 2), to_broken(error)),

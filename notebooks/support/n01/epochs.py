@@ -12,6 +12,7 @@ from typing import Any
 
 from lib.text import plural
 from support.kit.raised import Finding
+from support.n01.alone import Undecided
 from support.n01.watched import WatchedTeam
 
 NEVER = 10**6  # the number of a batch that no epoch has
@@ -125,6 +126,13 @@ class Made(list[Any]):
     def __ne__(self, other: object) -> bool:
         """Say the opposite: a list's own would know only the items."""
         return not self == other
+
+
+class Column(Made):
+    """A batch that a list or None may equal or not; whether it equals anything else can't be told, as of a tensor."""
+
+    def __eq__(self, other: object) -> Any:
+        return super().__eq__(other) if other is None or isinstance(other, list) else Undecided()
 
 
 def to_nothing(items: Any) -> None:
@@ -265,6 +273,7 @@ IN_ORDER: Sequence[EpochCase] = (
     # worker 0 has two orders left when the next goes out, and worker 1 none
     EpochCase(size=16, batch=2, workers=2, prefetch=3, late={0: 3, 2: 5}),
     EpochCase(size=5, batch=1, workers=2, prefetch=1, collate=sum),
+    EpochCase(size=5, batch=1, workers=2, prefetch=1, collate=Column),
     EpochCase(size=3, batch=2, workers=4),
     EpochCase(size=0, batch=2, workers=2),
     EpochCase(size=12, batch=3, workers=2, shuffled=True, epochs=2),

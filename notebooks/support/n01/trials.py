@@ -42,9 +42,7 @@ LOST = "An error in a worker must reach the training process, at its batch's tur
 LEFT = "A worker was never told to go home: it still waits for orders."
 STAYS = "A worker has taken None, and asks for more orders: None is the end of them."
 UNASKED = "Behind a `break` nobody asks for a batch any more, nor for its error."
-LOST_ON_THE_WAY = (
-    "What is put into a queue goes through pickle, and pickle can't carry what your code has put."
-)
+LOST_ON_THE_WAY = "A queue's messages go through pickle, and pickle can't carry what your code has put."
 LEFT_EARLY = "The workers are sent home at the end of the epoch, and here the loop ended before."
 BY_HAND = "The training process loads items itself: that is the workers' work."
 ONE_QUEUE = "Worker k of W gets the batches k, k + W, k + 2 W, …, in an orders queue of its own."
@@ -63,15 +61,15 @@ NOT_FOUND = "The batch whose turn it is lies among what has arrived."
 COLLATED_HERE = "The training process collates: that is work of the workers, and meanwhile nobody trains."
 NOTHING = "What `collate` makes may be None, a tuple, an exception: the batch does not say whether anything was raised."
 REUSED = "`collate` was given one list twice: it may keep what it is given, so make a new one each time."
+EMPTIED = "`collate` may keep the list that it is given: nobody else changes it."
+THREADS = "A thread takes results or gives orders: the training process starts none, and does that itself."
 NO_LIST_GIVEN = "`collate` is given its items in a list, which it may keep or add to."
 TORN = "What `collate` raises is an error of the worker, too, and must reach the training process."
 EMPTY_LIST = "An empty list of indices is one of the lists, too: a worker makes its batch, `collate([])`."
 NO_LIST = "An error of the batch sampler ends the epoch, too, and then nobody has sent the workers home."
-
 WAITS = "A batch whose turn it is goes out as soon as it is there: yours waits for later ones, too."
 FALSE = "An exception may be false, as an empty list is: ask whether there is one with `is None`."
 REBUILT = "The exception itself is to be raised: yours has lost what the worker's carried beside its args."
-
 CANT_TRAVEL = "An exception that pickle can't carry there and back arrives as a RuntimeError with its text."
 GIVES_UP = "A look that finds no order is no end of them: a step may take longer than any timeout."
 
@@ -116,7 +114,7 @@ class _Trial:
         self.passes = 0  # over `batches`, before this epoch
         self.seen = ""  # what was wrong while the trainer waited
         self.collated_by: set[int] = set()
-        self.collated: dict[int, Any] = {}  # by id: what `collate` was given; held, so that no id comes again
+        self.collated: dict[int, Any] = {}  # by id: what `collate` was given, held, and a copy as it was then
         self.reused = False
         self.given = "list"  # of what type it was
         self.clearing_up = False  # the loop has been left
@@ -125,6 +123,8 @@ class _Trial:
     def fault(self) -> str:
         """Take all epochs; say what is wrong, and first of all whether a worker has given up."""
         said = self.of_epochs()
+        if self.team.trains_by_threads():
+            return THREADS
         if said and self.case.empty < NEVER:  # without that list all goes well
             return (
                 f"list {self.case.empty} is empty, and the batches are not those that are due. {EMPTY_LIST}"
@@ -166,7 +166,7 @@ class _Trial:
             self.given = type(items).__name__
             items = list(items)
         self.reused |= id(items) in self.collated
-        self.collated[id(items)] = items
+        self.collated[id(items)] = items, list(items)
         if self.case.torn is not None and self.case.torn in items:
             raise self.case.raised
         return self.case.collate(items)
@@ -194,7 +194,7 @@ class _Trial:
         """Notice that the trainer waits for more than the due batch, which it has received."""
         if self.seen or not self.taken < self.case.in_turn < NEVER:
             return
-        if self.due[self.taken] in self.collated.values():
+        if any(self.due[self.taken] == given for _, given in self.collated.values()):
             self.seen = f"batch {self.taken} is there, and is not handed over. {WAITS}"
 
     def of_waiting(self) -> str:
@@ -422,6 +422,8 @@ class _Trial:
         in_all = len(set.union(*queues))
         if in_all != min(workers, len(self.due)) or any(len(own) > 1 for own in queues):
             return ONE_QUEUE
+        if any(items != given for items, given in self.collated.values()):
+            return EMPTIED
         return self.of_joins()
 
     def of_joins(self) -> str:

@@ -36,8 +36,12 @@ class _Queue:
         self.items: list[Any] = []
         self.looks = 0  # of a worker, with a timeout
         self.is_read = False  # by the trainer: what it puts back here is no order
+        self.put_by: set[str] = set()
+        self.read_by: set[str] = set()
+        team.queues.append(self)
 
     def put(self, item: Any, *_: Any, **__: Any) -> None:
+        self.put_by.add(self.team.role())
         from_trainer = threading.get_ident() == self.team.trainer
         if from_trainer and item is not None and not self.is_read:
             self.team.handed.append(self)
@@ -58,6 +62,7 @@ class _Queue:
             self.team.changed.notify_all()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self.read_by.add(self.team.role())
         with self.team.changed:
             me = threading.get_ident()
             if me == self.team.trainer:
@@ -186,6 +191,7 @@ class WatchedTeam(Waits):
         super().__init__(everybody=lambda: self.alive() + 1)
         self.trainer = threading.get_ident()
         self.workers: list[_Worker] = []
+        self.queues: list[_Queue] = []
         self.handed: list[_Queue] = []
         self.results = 0
         self.lost = False  # whether a message of a worker could not be written or read
@@ -205,6 +211,29 @@ class WatchedTeam(Waits):
         return _Queue(self)
 
     SimpleQueue = Queue
+
+    def role(self) -> str:
+        """Say what the thread is that asks."""
+        if threading.get_ident() == self.trainer:
+            return "trainer"
+        return "worker" if isinstance(threading.current_thread(), _Worker) else "another"
+
+    def trains_by_threads(self) -> bool:
+        """Say whether another thread takes results, or gives orders: what a worker's own threads do is neither."""
+        return any(
+            ("another" in queue.read_by and "worker" not in queue.read_by)
+            or ("another" in queue.put_by and "trainer" not in queue.read_by)
+            for queue in self.queues
+        )
+
+    def wait(self, who: Hashable, what: str, ready: Callable[[], bool]) -> None:
+        """Wait as the others do; a thread that is none of the team ends without a word."""
+        try:
+            super().wait(who, what, ready)
+        except EndedError:
+            if self.role() == "another":
+                raise SystemExit from None
+            raise
 
     def has_taken(self, who: int, item: Any) -> None:
         """Note that a worker has taken an order, or None."""

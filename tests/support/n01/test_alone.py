@@ -244,6 +244,20 @@ def until_an_empty_list(self):
         yield self.collate([self.dataset[index] for index in indices])
 
 
+def until_a_batch_equals_the_end(self):
+    end = object()
+    for indices in self.batches:
+        batch = self.collate([self.dataset[index] for index in indices])
+        if batch == end:
+            return
+        yield batch
+
+
+def without_items_that_are_a_word(self):
+    for indices in self.batches:
+        yield self.collate([item for index in indices if (item := self.dataset[index]) != "missing"])
+
+
 def each_index_once(self):
     for indices in self.batches:
         yield self.collate([self.dataset[index] for index in dict.fromkeys(indices)])
@@ -283,6 +297,8 @@ def gives_a_map(self):
         (until_a_batch_is_false, alone.ANY_BATCH),
         (without_false_items, alone.ANY_ITEM),
         (without_empty_lists, alone.EMPTY_LIST),
+        (until_a_batch_equals_the_end, alone.ANY_BATCH),
+        (without_items_that_are_a_word, alone.ANY_ITEM),
         (empty_lists_as_they_are, "batch 2 is [], due is "),
         (each_index_once, f"batch 0 is [40], due is [40, 40]. {alone.REPEATED}"),
         (until_an_empty_list, alone.EMPTY_LIST),

@@ -151,7 +151,7 @@ def test_an_error_comes_out_of_the_loop_at_the_turn_of_its_batch(loop, says):
     assert says in verdict.message
 
 
-@pytest.mark.parametrize("kind", [FileNotFoundError, NotImplementedError, IndexError])
+@pytest.mark.parametrize("kind", [FileNotFoundError, NotImplementedError, UnicodeDecodeError, IndexError])
 def test_no_item_is_left_out_for_its_error_nor_for_its_index(kind):
     def skips(loader):
         for indices in loader.batches:

@@ -101,6 +101,9 @@ def _read(answer: Any, size: int, world: int, rank: int, worker: int, workers: i
         in_case(f"W = {world}, rank {rank}, {place}, a stream of {size}", meanings),
     ):
         got = first_items(stream)
+        if len(got) == MOST_OF_A_PASS:  # who begins again for ever never comes back from an empty stream
+            who = f"worker {worker} of rank {rank}" if workers else f"rank {rank} alone"
+            raise Finding(f"{ONCE} {who.capitalize()} hands on {MOST_OF_A_PASS} items or more of {size}.")
         again = first_items(stream)
         next(iter(stream), None)
         after_a_break = first_items(stream)

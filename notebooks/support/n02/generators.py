@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,10 +44,12 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def another_process(*functions: Callable[..., Any]) -> Iterator[None]:
-    """Play another process to some functions: its number, its rank and the hash of a text are others there.
+    """Play another process to some functions: its number, its rank, its clock and the hash of a text are others there.
 
     Python salts the hashes of texts anew in each process. Only the functions' own module gets the other `hash`.
+    The clock is a day on, as after a restart.
     """
+    tomorrow = time.time_ns() + 86_400 * 10**9
     spaces: list[dict[str, Any]] = [getattr(inspect.unwrap(each), "__globals__", {}) for each in functions]
     spaces = [space for space in spaces if "hash" not in space]
     for space in spaces:
@@ -54,6 +57,8 @@ def another_process(*functions: Callable[..., Any]) -> Iterator[None]:
     try:
         with (
             patch.object(os, "getpid", return_value=os.getpid() + 1),
+            patch.object(time, "time", return_value=tomorrow / 10**9),
+            patch.object(time, "time_ns", return_value=tomorrow),
             patch.dict(os.environ, {"RANK": "1", "LOCAL_RANK": "1"}),
             patch.object(distributed, "is_initialized", return_value=True, create=True),
             patch.object(distributed, "get_rank", return_value=1, create=True),

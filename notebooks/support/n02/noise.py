@@ -35,7 +35,7 @@ GLOBAL = (
 )
 ALIKE = "In epoch 0 all items have the same numbers: the index does not reach them."
 PROCESS = (
-    "In another process a key has other numbers: its number, its rank and the hash of a text are its own, and a "
+    "In another process a key has other numbers: its number, rank, clock and hash of a text are its own, and a "
     "restarted job is another process."
 )
 PART = "One of the two numbers depends on less than seed, epoch and index."

@@ -28,7 +28,7 @@ RESTART = (
     "After a restart in epoch 5 the order is not the one that epoch 5 had, with the same seed and epoch."
 )
 PROCESS = (
-    "In another process the order is another one: its number, its rank and the hash of a text are its own, and a "
+    "In another process the order is another one: its number, rank, clock and hash of a text are its own, and a "
     "restarted job is another process."
 )
 EPOCH = "Two epochs have the same order."

@@ -44,6 +44,15 @@ def test_a_pass_may_be_broken_off_and_all_processes_hand_on_at_once(iterate, sai
     is_told(n02.check_dealt, [with_methods(solved.Dealt, __iter__=iterate)], said)
 
 
+def for_ever(self):
+    while True:
+        yield from solved.Dealt.__iter__(self)
+
+
+def test_whoever_begins_again_for_ever_is_told_before_a_stream_is_empty():
+    is_told(n02.check_dealt, [with_methods(solved.Dealt, __iter__=for_ever)], "0 hands on 50 items or more of 14.")
+
+
 def worker_noted_once(self):
     if not hasattr(self, "worker"):
         info = get_worker_info()

@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 from itertools import count
 
 import numpy as np
@@ -48,13 +49,21 @@ def rank_of_the_launcher():
     return int(os.environ.get("RANK", "0"))
 
 
-@pytest.mark.parametrize("rank", [rank_of_the_job, rank_of_the_launcher])
-def test_neither_an_order_nor_a_crop_depends_on_the_rank_that_asks(rank):
+def hour_of_the_clock():
+    return int(time.time()) // 3600
+
+
+def hour_of_the_fine_clock():
+    return time.time_ns() // (3600 * 10**9)
+
+
+@pytest.mark.parametrize("asks", [rank_of_the_job, rank_of_the_launcher, hour_of_the_clock, hour_of_the_fine_clock])
+def test_neither_an_order_nor_a_crop_depends_on_the_rank_that_asks_or_on_the_hour(asks):
     def iterate(self):
-        return iter(np.random.default_rng((self.seed, self.epoch, rank())).permutation(self.size).tolist())
+        return iter(np.random.default_rng((self.seed, self.epoch, asks())).permutation(self.size).tolist())
 
     def item_of(key, seed):
-        generator = np.random.default_rng((seed, *key, rank()))
+        generator = np.random.default_rng((seed, *key, asks()))
         return key[1], int(generator.integers(100)), int(generator.integers(2))
 
     is_told(n02.check_shuffled, [with_methods(solved.Shuffled, __iter__=iterate)], orders.PROCESS)

@@ -63,7 +63,7 @@ def length_fault(dataset: Any, failed: str) -> str:
         size = len(dataset)
         _ = size and dataset[0]
     except Exception:
-        return f"after {failed}, len is {size}, and no row is in memory." if size else ""
+        return f"after {failed}, len is {size}, and there is no item 0." if size else ""
     return ""
 
 

@@ -73,7 +73,7 @@ def fault_of_client(make: Any) -> str:
             or _fault_of_requests(dataset, rows)
             or _fault_of_connections(dataset, rows)
             or _fault_of_kept_rows(dataset)
-            or _fault_of_long_answer(dataset)
+            or _fault_of_other_batches(dataset)
             or _fault_of_refusals(lambda: make(place.host, place.port), rows)
         )
         return fault or _fault_of_two_servers(make) or _fault_of_host(lambda: make("::1", place.port))
@@ -111,8 +111,11 @@ def _fault_of_kept_rows(dataset: Any) -> str:
     return ""
 
 
-def _fault_of_long_answer(dataset: Any) -> str:
-    """Ask for a batch whose answer is longer than what is often read at a time."""
+def _fault_of_other_batches(dataset: Any) -> str:
+    """Ask for row 0 alone, and for a batch whose answer is longer than what is often read at a time."""
+    fault = difference_told(dataset.__getitems__([0]), ROWS[:1], "dataset.__getitems__([0])")
+    if fault:
+        return fault
     batch = [*range(len(ROWS))] * 800  # more than 64 kB
     case = f"for a batch of {len(batch):,} rows"
     with in_case(case):

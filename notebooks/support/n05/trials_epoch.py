@@ -7,8 +7,8 @@ import random
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import islice, product
-from typing import Any
+from itertools import chain, islice, product
+from typing import Any, TypeAlias
 from unittest import mock
 
 import numpy as np
@@ -69,10 +69,12 @@ def fault_of_epoch(answer: Any) -> str:
 
 def _fault_of_epochs(answer: Any) -> str:
     unsaid = {name: value for name, value in _WORKERS.items() if name != "worker_init_fn"}
-    for options, once in ((_PLAIN, _PLAIN), (_WORKERS, unsaid)):
+    for options, once, epochs in ((_PLAIN, _PLAIN, (0, 1, 5)), (_WORKERS, unsaid, (0, 1, 1))):
         dataset = _Noted(Source(MANY[:26]), 4, 1, 3)
-        for epoch in (0, 1, 5):
-            fault = _fault_of_batches(answer, dataset, epoch, once if epoch == 1 else options)
+        drawn: list[_Draws] = []
+        for number, epoch in enumerate(epochs):
+            said = once if epoch == 1 else options
+            fault = _fault_of_batches(answer, dataset, epoch, said, _BEFORE[number], drawn)
             if fault:
                 return fault
     return ""
@@ -113,7 +115,15 @@ def _fault_of_small_jobs(answer: Any) -> str:
     return ""
 
 
-def _fault_of_batches(answer: Any, dataset: Any, epoch: int, options: dict[str, Any]) -> str:
+_BEFORE = ("", ", after epoch 0 of the same dataset", ", after epochs 0 and 1 of the same dataset")
+#: Of each global generator what the mini-epochs' workers have drawn.
+_Draws: TypeAlias = tuple[tuple[str, ...], ...]
+
+
+def _fault_of_batches(
+    answer: Any, dataset: Any, epoch: int, options: dict[str, Any], before: str, drawn: list[_Draws]
+) -> str:
+    """Deal an epoch; drawn: what workers drew in epochs before, to which that of these is added."""
     truth = MyRankDataset(MANY[:26], 4, 1, 3)  # whatever the answer does to its dataset
     size = options["batch_size"]
     workers = "num_workers" in options
@@ -124,9 +134,6 @@ def _fault_of_batches(answer: Any, dataset: Any, epoch: int, options: dict[str, 
         batches = [rows[place : place + size] for place in range(0, len(rows), size)]
         wanted += [batch + ["initiated" if initiated else "by worker"] * workers for batch in batches]
     how = "a worker that persists" + " and signs as its worker_init_fn says" * initiated
-    before = {0: "", 1: ", after epoch 0 of the same dataset"}.get(
-        epoch, ", after epochs 0 and 1 of the same dataset"
-    )
     loader = how if workers else "no workers"
     case = f"for 26 rows, rank 1 of 4, 3 mini-epochs, batches of {size}, {loader}, epoch {epoch}{before}"
     with in_case(case):
@@ -136,13 +143,18 @@ def _fault_of_batches(answer: Any, dataset: Any, epoch: int, options: dict[str, 
         came = [*islice(dealt, len(wanted) + 1)]
         got = [_begins(batch) for batch in came]
     fault = difference_told(got, wanted, f"{case}: the batches, of each row its first letters,")
-    return fault or (_fault_of_draws(case, came) if workers else "")
+    return fault or (_fault_of_draws(case, came, drawn) if workers else "")
 
 
-def _fault_of_draws(case: str, batches: list[list[str]]) -> str:
+def _fault_of_draws(case: str, batches: list[list[str]], drawn: list[_Draws]) -> str:
     """Compare what the workers of the mini-epochs, each with one batch, have drawn: a loader seeds its own anew."""
-    drawn = zip(*(batch[-1].split()[-3:] for batch in batches), strict=True)
-    for whose, numbers in zip(("Python's", "numpy's", "torch's"), drawn, strict=True):
+    drawn.append(tuple(zip(*(batch[-1].split()[-3:] for batch in batches), strict=True)))
+    for whose, *of_epochs, numbers in zip(("Python's", "numpy's", "torch's"), *drawn, strict=True):
+        if {*numbers} & {*chain.from_iterable(of_epochs)}:
+            return (
+                f"{case}: its workers draw from {whose} global random generator what those of an epoch before have "
+                "drawn: none is to be seeded."
+            )
         if len({*numbers}) < len(numbers):
             return (
                 f"{case}: workers of two mini-epochs draw the same from {whose} global random generator: none is to be "

@@ -82,15 +82,6 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "for 1,500 rows the source was asked 2 times",
         (PACK, f"self.in_parts({IDS})", "\n    def __len__", IN_PARTS),
     ),
-    "most errors of the source are lost": (
-        "rank_dataset",
-        "an error of the source is lost",
-        (
-            f"        self.rows = {PACK}",
-            f"        try: self.rows = {PACK}\n"
-            "        except (IndexError, ValueError, RuntimeError): self.rows = MyPacked([])",
-        ),
-    ),
     "a sampler of the caller's does not reach the loader": (
         "epoch",
         "'sampler': [1, 0]",
@@ -244,20 +235,6 @@ ANSWERS = {  # the exercise, what is said, (old, new, …)
         "epoch",
         "{'batch_size': 3, 'drop_last': True}",
         (DEAL, "loader = iter(DataLoader(dataset, **options))\n        yield next(loader)\n        yield from loader"),
-    ),
-    "what a load had read before it failed": (
-        "rank_dataset",
-        "load(0, 1) after a load in which the second request failed: 2500 items",
-        (
-            "mini_epochs, seed\n",
-            "mini_epochs, seed\n        self.parts = []\n",
-            f"        self.rows = {PACK}",
-            f"        ids = {IDS}\n        order = np.argsort(ids)\n        back = np.argsort(order)\n"
-            "        for part in np.split(order, range(1000, len(order), 1000)):\n"
-            "            self.parts += self.source.__getitems__(ids[part])\n"
-            "        back = [*back, *range(len(back), len(self.parts))]\n"
-            "        self.rows = MyPacked([self.parts[place] for place in back])\n        self.parts = []",
-        ),
     ),
 }
 

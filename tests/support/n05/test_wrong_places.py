@@ -205,6 +205,15 @@ def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
 
 
 RIGHT = {  # the exercise, (old, new, …)
+    "a file with a large buffer, as some file systems give it": (
+        "file",
+        (
+            "os.open(path, os.O_RDONLY)",
+            "open(path, 'rb', buffering=1 << 17)",
+            "os.pread(self.file",
+            "os.pread(self.file.fileno()",
+        ),
+    ),
     "room made first": ("packed", (PACK, "", OFFSETS, f"{OFFSETS}; {ROOM}\n        {COPY}")),
     "room as text, and offsets row by row": (
         "packed",

@@ -303,7 +303,7 @@ def _fault_of_what_is_left(answer: Any) -> str:
     left = _left_behind_backward(answer, x, lambda: x)
     if left >= x.nbytes:
         return (
-            f"after backward {left // 1024} KiB of the second forward are alive, as long as the output is. "
+            f"after backward {left // 1024} KiB are still alive, as long as the output is. "
             "What holds them: an attribute of ctx, or a graph that backward itself has built?"
         )
     if _left_behind_backward(answer, x, lambda: 2 * x) >= x.nbytes:

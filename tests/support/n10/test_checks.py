@@ -391,8 +391,8 @@ def test_an_answer_that_never_leaves_its_autocast_leaves_none_behind():
     "answer, says",
     [
         (ZEROS_FOR_A_MASK_ALONE, "the function does not use input 1: its .grad must stay None, and it was filled"),
-        (KEEPS_THE_SECOND, "after backward 48 KiB of the second forward are alive"),
-        (KEEPS_THE_LEAVES, "after backward 16 KiB of the second forward are alive"),
+        (KEEPS_THE_SECOND, "after backward 48 KiB are still alive"),
+        (KEEPS_THE_LEAVES, "after backward 16 KiB are still alive"),
         (GoesBackTwice, "backward went 2 times through the second forward"),
         (BackwardInsideTheFork, "a layer draws random numbers in its own backward"),
         (HEARS_NOTHING, "function raised RuntimeError in forward, and nobody heard of it"),

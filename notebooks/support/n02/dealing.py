@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
 from random import Random
 from typing import Any
@@ -37,10 +37,12 @@ NOTED = (
     "The object was read in the main process before it was copied to the workers, and what it noted there goes with "
     "each copy: keep nothing from one pass to the next."
 )
+LIST = "`read()` gives a list here."
 MOST = 10_000
 SIZES = (14, 13, 12, 2, 0)
 #: Workers of a rank, those first that tell the famous mistakes apart.
 WORKERS_OF_A_RANK = (2, 0, 1, 3)
+_Kind = Callable[[Iterable[int]], Iterable[int]]
 Shares = dict[tuple[int, int], list[list[int]]]  # by (rank, workers): the places that each worker reads
 
 
@@ -62,10 +64,21 @@ def fault_of_dealing(answer: Any) -> str:
             return Fault(said, known_by=(said, shares))
     return (
         _fault_of_noting(answer)
+        or _fault_of_lists(answer)
         or _fault_of_values(answer)
         or _fault_of_passing(answer)
         or _fault_of_larger_jobs(answer)
     )
+
+
+def _fault_of_lists(answer: Any) -> str:
+    """Deal lists, where the last round is not full and where there are fewer items than processes."""
+    for size in (14, 2):
+        shares = _shares(answer, size, 2, WORKERS_OF_A_RANK, list)
+        said = next(_faults(shares, size, 2, WORKERS_OF_A_RANK), "")
+        if said:
+            return f"{LIST} {said}"
+    return ""
 
 
 def _fault_of_larger_jobs(answer: Any) -> str:
@@ -81,21 +94,23 @@ def _fault_of_larger_jobs(answer: Any) -> str:
     return ""
 
 
-def _shares(answer: Any, size: int, world: int, numbers: Sequence[int]) -> Shares:
+def _shares(answer: Any, size: int, world: int, numbers: Sequence[int], kind: _Kind = iter) -> Shares:
     return {
         (rank, workers): [
-            _read(answer, size, world, rank, worker, workers) for worker in range(max(1, workers))
+            _read(answer, size, world, rank, worker, workers, kind) for worker in range(max(1, workers))
         ]
         for rank in range(world)
         for workers in numbers
     }
 
 
-def _read(answer: Any, size: int, world: int, rank: int, worker: int, workers: int) -> list[int]:
-    """Return the places that one process of all reads."""
-    stream = answer(lambda: map(value, range(size)), rank, world)
+def _read(answer: Any, size: int, world: int, rank: int, worker: int, workers: int, kind: _Kind) -> list[int]:
+    """Return the places that one process of all reads; kind: list, or iter for a stream that is read once."""
+    stream = answer(lambda: kind(map(value, range(size))), rank, world)
     place = f"worker {worker} of {workers}" if workers else "without workers"
     meanings = {} if workers else {"'NoneType' object has no": "get_worker_info() is None without workers."}
+    if kind is list:
+        meanings["not an iterator"] = LIST
     with (
         as_worker(worker, workers, dataset=stream),
         in_case(f"W = {world}, rank {rank}, {place}, a stream of {size}", meanings),
@@ -198,7 +213,7 @@ def _streams() -> Iterator[tuple[str, list[Any]]]:
 
 def _fault_of_values(answer: Any) -> str:
     """Deal lists of twelve items to two ranks with two workers each: three for everybody, each item to somebody."""
-    meanings = {"not an iterator": "`read()` gives a list here."}
+    meanings = {"not an iterator": LIST}
     for what, items in _streams():
         dealt: list[Any] = []
         again: list[Any] = []

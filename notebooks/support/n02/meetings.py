@@ -251,7 +251,24 @@ def faults_of_others(keys_of: Any, item_of: Any) -> Iterator[str]:
         told = [crop for crop, seen in flips.items() if len(seen) > 7 and len({*seen}) == 1]
         if len(told) > 10:  # by chance none or one
             yield f"{EXCHANGED} Here {how}: {len(told)} of 100 crops tell the flip."
+    yield from _faults_of_tags(drawn)
     yield from _faults_of_neighbours(np.array([*drawn.values()]).reshape(_SIDE, _SIDE, _SIDE, 2))
+
+
+def _faults_of_tags(drawn: dict[_Where, tuple[int, int]]) -> Iterator[str]:
+    """Yield whether a crop tells the flip of an item whose words are the same: a tag in front, or a 0 behind."""
+    for order, tag in product(permutations(range(3)), range(3)):
+        words = [((tag, one, two), (one, two, 0)) for one, two in product(range(4, _SIDE), repeat=2)]
+        tagged = [
+            tuple(drawn[_triple(dict(zip(order, three, strict=True)))] for three in both) for both in words
+        ]
+        for pairs in (tagged, [pair[::-1] for pair in tagged]):
+            halves = {(crop >= 50) == flip for (crop, _), (_, flip) in pairs}
+            parities = {crop % 2 == flip for (crop, _), (_, flip) in pairs}
+            if len(halves) == 1 or len(parities) == 1:
+                first, second, third = (_NAMES[which] for which in order)
+                how = f"one has {first} {tag}, and its {second} and {third} are {first} and {second} of the other one"
+                yield f"{EXCHANGED} Here {how}, which has {third} 0."
 
 
 def _faults_of_neighbours(drawn: np.ndarray[Any, Any]) -> Iterator[str]:

@@ -124,6 +124,17 @@ def test_no_crop_tells_the_flip_of_another_item(other):
     is_told(n02.check_noise, [solved.keys_of, item_with(crop_and_flip)], meetings.EXCHANGED)
 
 
+@pytest.mark.parametrize("tag", [0, 1])
+def test_a_tag_in_front_of_one_of_the_two_does_not_keep_them_apart(tag):
+    for flip_is_tagged in (True, False):
+
+        def crop_and_flip(*three, crop_of=(tag,) * (not flip_is_tagged), flip_of=(tag,) * flip_is_tagged):
+            return number(*crop_of, *three) % 100, number(*flip_of, *three) % 2
+
+        said = next(meetings.faults_of_others(solved.keys_of, item_with(crop_and_flip)))
+        assert said.startswith(meetings.EXCHANGED)
+
+
 @pytest.mark.parametrize(
     "generator",
     [

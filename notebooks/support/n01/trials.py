@@ -28,6 +28,7 @@ from support.n01.epochs import (
 from support.n01.on_processes import ALL_ENDS, RIGHT_ENDS, fault_on_processes
 from support.n01.on_processes import GONE as GONE
 from support.n01.on_processes import SHARED as SHARED
+from support.n01.two_loops import fault_of_two_loops
 from support.n01.watched import Stuck, WatchedTeam
 
 ARRIVAL = "The batches come in the order of arrival: an early one has to lie somewhere until its turn."
@@ -92,7 +93,7 @@ def _fault(answer: tuple[Any, Any], cases: Sequence[EpochCase], ends: Sequence[s
         said = _Trial(work, load, case).fault()
         if said:
             return f"{case}: {said}"
-    return fault_on_processes(work, load, ends)
+    return fault_of_two_loops(work, load) or fault_on_processes(work, load, ends)
 
 
 class _Trial:

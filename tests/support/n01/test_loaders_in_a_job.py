@@ -208,6 +208,30 @@ def test_what_one_loop_leaves_to_the_next_is_named(answer):
     assert not [said for said in n01.check_loader.mistakes if said in verdict.message], verdict
 
 
+COUNTED = {
+    "what has arrived": load(
+        ("    missing = set[int]()\n", "    missing = set[int]()\n    load_in_order.came = 0\n"),
+        ("missing.remove(arrived)", "load_in_order.came += 1"),
+        (CLEAR_UP, "send_home(team, orders, results, range(len(missing) - load_in_order.came))"),
+    ),
+    "what was ordered": load(
+        ("    missing = set[int]()\n", "    missing = set[int]()\n    load_in_order.ordered = 0\n"),
+        ("missing.add(number)", "load_in_order.ordered = number + 1"),
+        ("missing.remove(arrived)", "missing.add(arrived)"),
+        (CLEAR_UP, "send_home(team, orders, results, range(load_in_order.ordered - len(missing)))"),
+    ),
+}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("loader", COUNTED.values(), ids=COUNTED)
+def test_what_two_loops_count_together_is_named(loader):
+    verdict = n01.check_order(work, loader)
+    assert verdict.status == "wrong"
+    assert outside.REMEMBERED in verdict.message
+    assert not [said for said in n01.check_order.mistakes if said in verdict.message], verdict
+
+
 def work_whole_messages(dataset, collate, orders, results):
     """Pickle each message in the worker, and send bytes."""
     for number, indices in iter(orders.get, None):

@@ -7,7 +7,7 @@ import pytest
 
 from support.kit import outside
 from support.n01 import timing
-from support.n01.checks import check_times
+from support.n01.checks import _times, check_times
 
 
 def seconds_of(batches, use, clock, most=10**6):
@@ -193,6 +193,7 @@ def eight_and_a_loop_variable(loader, step, clock):
         keeps_on_the_way,
         step_by(statistics.fmean),
         step_by_looks_before,
+        _times(("    alone = ", "    step(kept[0])  # to warm up: nobody times it\n    alone = ")),
     ],
 )
 def test_three_times_that_are_taken_otherwise_are_right(answer):

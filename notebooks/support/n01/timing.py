@@ -151,15 +151,11 @@ class TimedWorld:
         self.alive: list[weakref.ref[_Made]] = []
         self.most_alive = 0
         self.loading = 0.0  # seconds for which workers that stay go on behind a loop that was left
-        self.looked = False  # at the clock since a batch was asked for
-        self.beside = False  # a step on a kept batch ran meanwhile, behind such a look
-        self.disturbed = False  # and was timed: the clock was looked at again
+        self.disturbed = False  # whether a step on a kept batch ran meanwhile
 
     def clock(self) -> float:
         """Say what time it is."""
         self.looks += 1
-        self.looked = True
-        self.disturbed |= self.beside
         for loop in self.fresh.values():
             loop.timed = True
         return self.now
@@ -195,7 +191,7 @@ class TimedWorld:
         if self.loading > 0:
             self.now += self.job.friction
             self.loading -= self.job.step + self.job.friction
-            self.beside |= self.looked
+            self.disturbed = True
 
     def __len__(self) -> int:
         return self.job.batches
@@ -230,8 +226,6 @@ class TimedWorld:
         self.alive = [*(one for one in self.alive if one() is not None), weakref.ref(batch)]
         self.most_alive = max(self.most_alive, len(self.alive))
         self.fresh[number] = loop
-        self.looked = False
-        self.beside = False
         try:
             yield batch
         finally:

@@ -336,8 +336,8 @@ class _Trial:
         if number == self.case.bad_batch:
             return f"{self.what_raises()}, and batch {number} is {got!r}. {self.of_another(number, got)}"
         if got != wanted:
-            # Items that nobody collated look like their batch.
-            due = repr(wanted) if repr(got) != repr(wanted) else "what `collate` makes of it"
+            alike = repr(got) == repr(wanted)
+            due = "what `collate` makes of it" if alike else repr(wanted)
             return f"batch {number} is {got!r}, due is {due}. {self.of_another(number, got)}".strip()
         return self.of_orders(number) or self.of_memory(got)
 
@@ -418,8 +418,7 @@ class _Trial:
             return (
                 f"{plural(started, 'worker')} {'was' if started == 1 else 'were'} started, due are {workers}."
             )
-        # of each worker's orders
-        queues = [set(map(id, self.team.handed[k::workers])) for k in range(workers)]
+        queues = [set(map(id, self.team.handed[k::workers])) for k in range(workers)]  # of a worker's orders
         in_all = len(set.union(*queues))
         if in_all != min(workers, len(self.due)) or any(len(own) > 1 for own in queues):
             return ONE_QUEUE

@@ -89,6 +89,14 @@ class FalseError(Exception):
         return False
 
 
+class HoldingError(Exception):
+    """An error that holds what equals no copy of it, as a record: pickle carries it all the same."""
+
+    def __init__(self, text: str, held: object = None) -> None:
+        super().__init__(text, held or object())
+        self.held = self.args[1]
+
+
 TRAVELLING: tuple[type[Exception], ...] = (
     UnknownError,
     KeyError,
@@ -105,6 +113,7 @@ TRAVELLING: tuple[type[Exception], ...] = (
     queue.Empty,
     pickle.PicklingError,
     FalseError,
+    HoldingError,
 )
 #: What pickle raises over an error that it can't carry.
 OVER_IT: tuple[type[Exception], ...] = (
@@ -207,7 +216,7 @@ class EpochCase:
     before have been handed over. bad: the item that raises; and_behind: those behind it raise, too. torn: the item with
     which no batch can be collated. no_list: the list at which the sampler raises. empty: the list that names no item.
     shuffled: each pass has another order, in which one item comes twice. stop: the number of batches after which the
-    loop breaks off. kind: makes what the item raises, of a text.
+    loop breaks off. hollow: the item that is None. kind: makes what the item raises, of a text.
     """
 
     size: int
@@ -223,6 +232,7 @@ class EpochCase:
     empty: int = NEVER
     shuffled: bool = False
     stop: int = NEVER
+    hollow: int | None = None
     epochs: int = 1
     kind: Callable[[str], Exception] = KeyError
     collate: Callable[[Any], Any] = Made
@@ -230,6 +240,10 @@ class EpochCase:
     def __str__(self) -> str:
         batches = -(-self.size // self.batch) + (self.empty < NEVER)
         return f"{plural(self.workers, 'worker')}, prefetch {self.prefetch}, {plural(batches, 'batch', 'batches')}"
+
+    def items_of(self, indices: Sequence[int]) -> list[Any]:
+        """Return the items of a list of indices: item i is i, and the hollow one None."""
+        return [None if index == self.hollow else index for index in indices]
 
     @property
     def bad_batch(self) -> int:
@@ -258,7 +272,7 @@ class EpochCase:
 
     def is_raised(self, error: BaseException) -> bool:
         """Say whether an exception looks like what is raised: it may have lost what that carries."""
-        return (type(error), error.args) == (type(self.raised), self.raised.args)
+        return (type(error), error.args[:1]) == (type(self.raised), self.raised.args[:1])
 
     @property
     def travels(self) -> bool:
@@ -278,6 +292,7 @@ IN_ORDER: Sequence[EpochCase] = (
     EpochCase(size=0, batch=2, workers=2),
     EpochCase(size=12, batch=3, workers=2, shuffled=True, epochs=2),
     EpochCase(size=12, batch=2, workers=2, empty=2),
+    EpochCase(size=12, batch=2, workers=2, hollow=3),
     EpochCase(size=12, batch=2, workers=2, in_turn=5),
     EpochCase(size=12, batch=2, workers=2, in_turn=1),
 )
@@ -324,13 +339,13 @@ class Items:
     def __len__(self) -> int:
         return self.case.size if self.case.bad is None else self.case.bad
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index: int) -> int | None:
         me = threading.get_ident()
         self.by.add(me)
         if index >= self.case.size:  # so that a loop over all items has an end
             raise IndexError(f"there is no item {index}")
         if os.getpid() != self.process:  # in a process that isn't the team's nobody is watched
-            return index
+            return self._item(index)
         attempt = threading.current_thread(), index  # an identifier may be another thread's later
         if self.case.is_bad(index) and attempt not in self.raised:  # once: who tries again would hide it
             self.raised.add(attempt)
@@ -343,7 +358,10 @@ class Items:
         if begins_a_batch and index >= self.case.in_turn * self.case.batch and me != self.team.trainer:
             with self.team.changed:
                 self.team.wait_at_gate(lambda: self.handed_over() >= self.case.in_turn)
-        return index
+        return self._item(index)
+
+    def _item(self, index: int) -> int | None:
+        return None if index == self.case.hollow else index
 
 
 class Batches:

@@ -257,7 +257,7 @@ check_predict = Exercise(
             ([0.25, 1.5, 0.5], 0, ENOUGH, 0.25, 1, 1, 0.5, 2),  # no time is a whole number
             ([0.25, 1.5, 0.25, 0.5, 0.75], 2, ENOUGH, 0.5, 0.25, 0.25, 0.5, 1),
             ([0.25, 1.5, 0.25, 0.5, 0.75], 2, 1.5, 0.5, 0.25, 0.25, 0.5, 2),
-            ([20, 26, 20], 0, 0.5, 5, 5, 3, 12, 2),  # half a core, as other programs take the rest
+            ([20, 26, 20], 0, 0.8, 5, 5, 3, 12, 2),  # less than a core, as other programs take the rest
             ([2, 3], 0, 0.8, 30, 1, 1, 4, 2),  # and waiting takes none of it
             ([60, 1], 0, 0.5, 20, 1, 1, 2, 2),  # the cores decide, and not for each batch
             ([20, 30], 3, 0.5, 0, 1, 3, 4, 2),  # fewer batches than workers, and half a core for all

@@ -45,10 +45,10 @@ STEPS_DIFFER = (
 
 MOST_KEPT = 8
 FEWEST_KEPT = 3
-LOOP_VARIABLES = 3  # that name a batch beside those that are kept
+LOOP_VARIABLES = 5  # that name a batch beside those that are kept
 STILL_LOADING = (
-    "Your step ran while workers that stay were still loading, since a loop had been left before its end: time it "
-    "behind a loop that went to its end."
+    "Your step ran while workers that stay were still loading, since a loop had not come to its end: time it "
+    "behind one that has."
 )
 
 

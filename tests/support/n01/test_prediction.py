@@ -325,3 +325,13 @@ def test_a_time_that_was_rounded_is_told_with_all_its_digits():
         return round(predict_epoch(loads, workers, cores, read, send, receive, step, prefetch), 2)
 
     assert "expected 510.6666666666667, got 510.67" in check_predict(rounded).message
+
+
+def test_a_whole_quotient_is_found_without_workers_too():
+    def whole(loads, workers, cores, read, send, receive, step, prefetch=2):
+        if workers:
+            return predict_epoch(loads, workers, cores, read, send, receive, step, prefetch)
+        computed = sum(loads) + len(loads) * step
+        return max(computed + len(loads) * read, computed // cores)
+
+    assert "expected 127.5, got 127" in check_predict(whole).message

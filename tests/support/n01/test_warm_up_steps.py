@@ -39,6 +39,27 @@ def on_the_first_batch_of_a_loop(loader, step, clock):
     return seconds_of(kept, step, clock), seconds_of(loader, nothing, clock), seconds_of(loader, step, clock)
 
 
+def beside_names_for_batches_that_are_not_kept(loader, step, clock):
+    """Eight are kept; loop variables name others, and one is being made."""
+    kept = []
+    for batch in loader:
+        if len(kept) < 8:
+            kept.append(batch)
+
+    def pace(batches, use):
+        iterator = iter(batches)
+        first = next(iterator)
+        use(first)
+        begun = clock()
+        count = 0
+        for each in iterator:
+            use(each)
+            count += 1
+        return (clock() - begun) / count
+
+    return pace(kept, step), pace(loader, nothing), pace(loader, step)
+
+
 @pytest.mark.parametrize("answer", [on_a_batch_that_is_kept, on_the_first_batch_of_a_loop])
 def test_a_step_that_nobody_times_may_run_whenever(answer):
     verdict = check_times(answer)
@@ -62,3 +83,8 @@ def test_nine_kept_batches_are_counted_without_the_one_that_is_gone():
         return seconds_of(kept, step, clock), seconds_of(loader, nothing, clock), seconds_of(loader, step, clock)
 
     assert f"The step ran on 9 kept batches. {timing.HOLDS}" in check_times(nine).message
+
+
+def test_names_for_batches_keep_none():
+    verdict = check_times(beside_names_for_batches_that_are_not_kept)
+    assert verdict.status == "right", verdict

@@ -344,10 +344,10 @@ def one_ahead(dataset, epoch, **options):
     for mini_epoch in range(dataset.mini_epochs):
         dataset.load(epoch, mini_epoch)
         batches = iter(DataLoader(dataset, **options) if len(dataset) else [])
-        following = next(batches, None)
-        while following is not None:
+        following = next(batches, batches)
+        while following is not batches:
             batch = following
-            following = next(batches, None)  # before this one is handed out
+            following = next(batches, batches)  # before this one is handed out
             yield batch
 
 

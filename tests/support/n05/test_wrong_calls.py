@@ -188,6 +188,20 @@ TRIED_ALONE = {  # as above; of all trials of the exercise one is enough
         "torch's global random generator has got another seed: none is to be seeded.",
         (LOOP, f"    import torch\n    torch.default_generator.manual_seed(torch.initial_seed() + epoch)\n{LOOP}"),
     ),
+    "it ends with a batch of which nothing is left": (
+        "epoch",
+        "'collate_fn': None where row 15 is} the batches should be",
+        (
+            DEAL,
+            "batches = iter(DataLoader(dataset, **options))\n"
+            "        while (batch := next(batches, None)) is not None: yield batch",
+        ),
+    ),
+    "a batch of which nothing is left is left out": (
+        "epoch",
+        "'collate_fn': None where row 15 is} the batches should be",
+        (DEAL, "yield from (batch for batch in DataLoader(dataset, **options) if batch is not None)"),
+    ),
     "rows are counted after they are read": (
         "rank_dataset",
         "after a load in which the source failed, len is 3, and there is no item 0.",
@@ -210,7 +224,7 @@ TRIED_ALONE = {  # as above; of all trials of the exercise one is enough
     ),
 }
 TRIALS = {
-    "epoch": (trials_epoch._fault_of_seeding,),
+    "epoch": (trials_epoch._fault_of_seeding, trials_epoch._fault_of_options),
     "rank_dataset": (
         trials_rank._fault_of_failed_load,
         trials_rank._fault_of_half_a_load,

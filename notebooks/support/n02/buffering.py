@@ -44,15 +44,17 @@ LEFT = (
 )
 TOGETHER = "Two passes at once disturb each other: what a pass needs belongs to the pass, and to nobody else."
 MOST = 10_000
+TURNS = 3000
+LARGE = (100, 1000)
+LONG = tuple((TURNS + size, size) for size in LARGE)
 #: Streams: (items, places in the buffer); some end before it is full, some when it is just full.
-CASES = ((10, 4), (3, 5), (8, 8), (5, 2), (7, 1), (1, 3), (0, 2))
+CASES = ((10, 4), (3, 5), (8, 8), (5, 2), (7, 1), (1, 3), (0, 2), *LONG)
 #: Streams whose end is looked at, (items, places): what waits then leaves by chance, however many they are.
 ENDS = ((6, 8), (8, 8), (2, 2), (9, 8), (10, 5))
 RUNS = 400
 MANY_RUNS = 3000
 #: Buffers in which it is looked, in many runs, whether one place has half the chance of another, or twice.
 SMALL = (2, 3, 4, 6)
-TURNS = 3000
 
 
 def fault_of_buffer(answer: Callable[..., Any]) -> str:
@@ -104,7 +106,7 @@ def _faults(answer: Callable[..., Any]) -> Iterator[str]:
     if generator.bit_generator.state == stood:
         yield MOVES_ON
     yield from _faults_of_chance(answer)
-    for size in (100, 1000):
+    for size in LARGE:
         yield from _faults_of_a_large_buffer(answer, size)
     yield from _faults_of_things(answer)
 

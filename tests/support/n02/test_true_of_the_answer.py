@@ -77,9 +77,28 @@ def as_texts(items, size, generator):
     return solved.buffered(map(str, items), size, generator)
 
 
+def draws_a_thousand_numbers_beforehand(items, size, generator):
+    left = iter(items)
+    waiting = [*islice(left, size)]
+    for place, item in zip(generator.integers(size, size=1000), left, strict=False):
+        yield waiting[place]
+        waiting[place] = item
+    generator.shuffle(waiting)
+    yield from waiting
+
+
+def hands_on_the_thousandth_twice(items, size, generator):
+    for turn, item in enumerate(solved.buffered(items, size, generator)):
+        yield item
+        if turn == 999:
+            yield item
+
+
 @pytest.mark.parametrize(
     "buffered, said",
     [
+        (draws_a_thousand_numbers_beforehand, buffering.LOST),
+        (hands_on_the_thousandth_twice, buffering.LOST),
         (forgets_the_one_just_read, buffering.LOST),
         (to_the_first_false_one, buffering.FALSE),
         (as_texts, "What leaves must have come from the stream; '33' has not."),

@@ -165,6 +165,7 @@ def _faults_of_things(answer: Callable[..., Any]) -> Iterator[str]:
         ("0 and None among numbers", [1, 2, 3, 0, 4, None, 5, 6], FALSE),
         ("False and an empty text among numbers", [1, 2, False, 3, 4, "", 5, 6], FALSE),
         ("six pairs of a text and a number", [("text", place) for place in range(6)], THING),
+        ("an ellipsis and the text 'end' among numbers", [1, 2, ..., 3, 4, "end", 5, 6], THING),
         ("six arrays of two numbers", [np.zeros(2) for _ in range(6)], THING),
     )
     for (named, items, lost), seed in product(streams, range(8)):

@@ -207,7 +207,7 @@ def _streams() -> Iterator[tuple[str, list[Any]]]:
     yield "tensors of two numbers", [torch.zeros(2) for _ in range(12)]
     yield (
         "items of many kinds",
-        [1, None, "", 0.5, (), "text", False, {}, [7], b"", float("nan"), StopIteration],
+        [1, None, "", ..., (), "end", False, {}, [7], b"", float("nan"), StopIteration],
     )
 
 

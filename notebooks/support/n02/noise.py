@@ -38,8 +38,10 @@ PROCESS = (
     "In another process a key has other numbers: its number, rank, clock and hash of a text are its own, and a "
     "restarted job is another process."
 )
-PART = "One of the two numbers depends on less than seed, epoch and index."
-PLACE = "Asked for in another order, an index has other numbers: its place in the order counts, or who came before."
+PART = "One of the two numbers stays where seed, epoch or index is another one."
+PLACE = (
+    "In another order, or beside others, an index has other numbers: its place counts, or who else is named."
+)
 ASKED = (
     "Asked again after other items, a key had other numbers: something besides seed, epoch and index decides."
 )
@@ -54,8 +56,8 @@ TWINS = (
     "other. Two with the same seed begin with the same bits."
 )
 KEPT = (
-    "A key must carry all that its item needs. What keys_of notes beside it is another epoch's by the time the item is "
-    "loaded, or never reaches the worker."
+    "A key must carry all that its item needs. What lies beside it is another epoch's by the time the item is loaded, "
+    "or another one in the worker."
 )
 UNEVEN = "Not all crops, or not both flips, are equally likely."
 SHARED = "One number serves for two: each item of each epoch draws its own."
@@ -82,6 +84,7 @@ class _Draws:
     late: Drawn  # epoch 0, its keys made before those of epochs 0 and 1, and asked for after them
     second: Drawn  # epoch 1
     turned: Drawn  # epoch 0, its indices named from the last to the first, then turned round
+    twice: Drawn  # epoch 0, items 0 and 1 alone, both named twice
     again: Drawn  # the keys of epoch 0, asked for once more from the last to the first, then turned round
     workers: list[Drawn]  # epoch 0 in each of two workers
     process: Drawn  # epoch 0 in another process
@@ -107,7 +110,7 @@ def fault_of_noise(answers: Any) -> str:
     draws = _drawn(keys_of, item_of, touched)
     said = (
         next(_faults(draws), "")
-        or _forgotten(keys_of, item_of, draws)
+        or _forgotten(keys_of, item_of)
         or next(_faults_of_sharing(draws), "")
         or next(meetings_of_seeds(keys_of, item_of), "")
         or next(meetings(keys_of, item_of, (draws.far, draws.far_other)), "")
@@ -208,6 +211,7 @@ def _drawn(keys_of: Any, item_of: Any, touched: bool) -> _Draws:
         late=drawn_by_items(item_of, before_others),
         second=drawn_by_items(item_of, keys_of_some(keys_of, indices, 1)),
         turned=drawn_by_items(item_of, keys_of_some(keys_of, indices[::-1], 0))[::-1],
+        twice=drawn_by_items(item_of, keys_of_some(keys_of, [0, 1, 0, 1], 0)),
         again=drawn_by_items(item_of, reversed(keys))[::-1],
         workers=workers,
         process=process,
@@ -232,7 +236,7 @@ def _faults(draws: _Draws) -> Iterator[str]:
         yield WORKER
     if first != draws.process:
         yield PROCESS
-    if first != draws.turned:
+    if first != draws.turned or first[:2] * 2 != draws.twice:
         yield PLACE
     if first != draws.late:
         yield KEPT
@@ -267,19 +271,23 @@ class _Items(Dataset[Any]):
             return named(error)
 
 
-def _forgotten(keys_of: Any, item_of: Any, draws: _Draws) -> str:
+def _forgotten(keys_of: Any, item_of: Any) -> str:
     """Say whether a worker that was there before any key was made gives other numbers for the keys that are sent."""
-    epochs = {0: draws.first, 1: draws.second, 2: draws.far[2]}
+    epochs = (600_002, 600_001, 600_000)  # of which no key has been made when the worker starts
 
     def keys() -> Iterator[Any]:  # the loader asks for the first when the worker has been started
-        for epoch in reversed(epochs):
+        for epoch in epochs:
             yield from keys_of_some(keys_of, range(SIZE), epoch)
 
     loader = DataLoader(
         _Items(item_of), batch_size=None, sampler=keys(), num_workers=1, multiprocessing_context="fork"
     )
     got = list(loader)
-    expected = [(epoch, pair) for epoch in reversed(epochs) for pair in epochs[epoch]]
+    expected = [
+        (epoch, pair)
+        for epoch in epochs
+        for pair in drawn_by_items(item_of, keys_of_some(keys_of, range(SIZE), epoch))
+    ]
     for item, (epoch, pair) in zip(got, expected, strict=True):
         if isinstance(item, str):
             return f"{KEPT} In a worker that was started before your code raised {item}."

@@ -26,7 +26,7 @@ LEN = "len() is the number of batches that an epoch has."
 MADE = "Making the batch sampler reads the sampler, and so uses up an order: epoch 0 gets another one, or an old one."
 CHANGED = "`lengths` is changed, and others use it, too."
 REUSED = "A batch that you have given away is changed later: whoever keeps it, as list(…) does, loses what was in it."
-EMPTIED = "A plain list may stand for the sampler, and your pass changes it: the next epoch is another one, or empty."
+EMPTIED = "A plain list may stand for the sampler, and your pass changes it: others read it, too."
 TOGETHER = (
     "Two passes at once disturb each other: what a pass needs belongs to the pass, and not to the object."
 )

@@ -18,6 +18,7 @@ RAW = "These are the items; `collate` makes a batch of them."
 OWN_COLLATE = "The batch was not made by the `collate` that the loader was given."
 EAGER_ITEMS = "Items are loaded ahead: load those of a batch when it is asked for."
 EAGER_LISTS = "Lists are taken ahead: take a batch's list when it is asked for."
+NOT_TAKEN = "Each `for` takes its lists from `batches` itself, one by one."
 ONCE = "The iterator is kept and used up: `__iter__` begins anew each time."
 ONE_FOR_ALL = "Two loops at once share one iterator: `__iter__` makes a new one each time."
 EATS = "`len` goes through `batches`: a sampler that shuffles has then used up an order."
@@ -423,7 +424,8 @@ def _fault_of_epoch(loader: Any, dataset: TimesTen, lists: Lists, again: bool) -
                 why = CACHED
             return f"{when}, due are {len(asked)}. {why}"
         if lists.taken != number + 1:
-            return f"when batch {number} comes, {lists.taken} lists are taken, due are {number + 1}. {EAGER_LISTS}"
+            why = EAGER_LISTS if lists.taken > number else NOT_TAKEN
+            return f"when batch {number} comes, {lists.taken} lists are taken, due are {number + 1}. {why}"
     left = next(iterator, END)
     return "" if left is END else f"a batch comes after the last: {left!r}."
 

@@ -1,5 +1,7 @@
 """How the loader of one process is tried: other right ones pass, and what is wrong is told by its first batch."""
 
+import copy
+
 import pytest
 import torch
 
@@ -366,3 +368,16 @@ def test_whoever_lists_the_batches_at_the_start_is_not_told_of_len():
     message = check_alone(ListedAtTheStart).message
     assert alone.AT_THE_START in message
     assert alone.EATS not in message
+
+
+class OfACopy(ByMap):
+    """The loops go through a copy of the sampler."""
+
+    def __init__(self, dataset, batches, collate):
+        super().__init__(dataset, copy.copy(batches), collate)
+
+
+def test_whoever_goes_through_a_copy_is_not_told_that_lists_are_taken_ahead():
+    message = check_alone(OfACopy).message
+    assert f"0 lists are taken, due are 1. {alone.NOT_TAKEN}" in message
+    assert alone.EAGER_LISTS not in message

@@ -19,8 +19,8 @@ NEVER = 10**6  # the number of a batch that no epoch has
 AT_ONCE = -1  # in place of the number of a list: before the first
 
 
-class NoListError(LookupError):
-    """What a batch sampler raises that can't go on."""
+class NoListError(IndexError, KeyError, ValueError, RuntimeError):
+    """What a batch sampler raises that can't go on, be it an error of this class or of that."""
 
 
 class UnknownError(Exception):

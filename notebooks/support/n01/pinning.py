@@ -64,6 +64,18 @@ class Pair(str):
         raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
 
 
+class ListedParts(list[Any]):
+    """A batch of several tensors, as `default_collate` makes one; it is looked up as an object."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+class NamedParts(dict[str, Any]):
+    """A batch whose tensors have names; it is looked up as an object."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 OTHER = PinError("the pages can't be locked")
 SENT = (
     (0, "zero", None),
@@ -80,6 +92,9 @@ SENT = (
     (11, ValueError("eleven"), None),  # data: nobody has raised it
     (12, "twelve", None),
     (13, "thirteen", None),
+    (14, ListedParts(["a", "b"]), None),
+    (15, ("c", "d"), None),
+    (16, NamedParts(e="f"), None),
 )
 MADE = {"twelve": None, "thirteen": ValueError("pinned thirteen")}  # as data; of other batches a text is made
 LONG = "two"

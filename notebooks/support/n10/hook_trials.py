@@ -48,7 +48,7 @@ class _Segment(nn.Module):
         self.runs += 1
         self.required.append((x.requires_grad, gate.requires_grad))
         if self.runs > 1 and not torch.is_grad_enabled():
-            raise Finding(f"the function's second run, in {phase()}, had gradients off.")
+            raise Finding(f"the function ran again, in {phase()}, with gradients off.")
         if self.required[-1] != self.required[0]:
             raise Finding("in the second forward not the same inputs require a gradient as in the first.")
         # It draws before anything is saved; or it saves its output, no input, and backward asks for that last,

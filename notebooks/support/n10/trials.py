@@ -73,7 +73,7 @@ class _Segment(nn.Module):
         self.ran.append((torch.is_grad_enabled(), x.requires_grad))
         hidden = self.first(x)
         if self.masks and not torch.is_grad_enabled():
-            raise Finding(f"the function's second run, in {phase()}, had gradients off{self.where()}.")
+            raise Finding(f"the function ran again, in {phase()}, with gradients off{self.where()}.")
         self.types.append(hidden.dtype)
         hidden = self.drop(hidden.float().tanh() + 2)  # never 0 before dropout
         self.masks.append(hidden.detach() != 0)

@@ -192,13 +192,13 @@ SENT_ON = "data.put((number, batch, error))"
             f'the message (8, None, None) came out, due is (8, None, PinError("the pages can\'t be locked")). '
             f"{pinning.DROPS_ERRORS}",
         ),
-        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "15 messages came out, due are 14"),
+        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "18 messages came out, due are 17"),
         (edited_stage((SENT_ON, "data.put((number, error, batch))")), "due is (0, 'pinned zero', None)"),
         (
             edited_stage(("error = failed", "batch = failed")),
             f"due is (3, None, MemoryError('no pinned memory is left')). {pinning.IN_ITS_PLACE}",
         ),
-        (edited_stage(("error = failed", "return")), "3 messages came out, due are 14"),
+        (edited_stage(("error = failed", "return")), "3 messages came out, due are 17"),
         (edited_stage(("error = failed", "error = str(failed)")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "continue")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "error = RuntimeError(str(failed))")), pinning.OTHER_ERROR),
@@ -267,3 +267,25 @@ def test_a_stage_that_never_ends_is_told_so(monkeypatch):
             pass
 
     assert "the stage does not end" in n01.check_pinning(endless).message
+
+
+def by_elements(results, data, pin):
+    """Pin what a list, a tuple or a dictionary holds, as torch's own stage does; `pin` is given the whole batch."""
+
+    def pinned(batch):
+        if isinstance(batch, dict):
+            return {name: pin(part) for name, part in batch.items()}
+        if isinstance(batch, (list, tuple)):
+            return [pin(part) for part in batch]
+        return pin(batch)
+
+    for message in iter(results.get, None):
+        data.put(Stage(pinned)(message))
+
+
+def test_a_batch_of_several_tensors_is_pinned_as_one():
+    message = n01.check_pinning(by_elements).message
+    assert (
+        "the message (14, ['pinned a', 'pinned b'], None) came out, due is (14, \"pinned ['a', 'b']\", None)."
+        in message
+    )

@@ -4,8 +4,9 @@ import pickle
 
 import pytest
 
+from support.kit.mistakes import edited
 from support.n01 import checks as n01
-from support.n01.solved import load_in_order
+from support.n01.solved import load_in_order, work
 
 
 def without_items_that_are_none(dataset, collate, orders, results):
@@ -51,3 +52,23 @@ def test_an_error_that_pickle_carries_is_raised_itself_also_where_its_copy_equal
     verdict = n01.check_loader(if_its_copy_is_alike(of), load_in_order)
     assert verdict.status == "wrong"
     assert "The exception itself is to be raised, and nothing in its place." in verdict.message
+
+
+@pytest.mark.parametrize("kind", ["IndexError", "KeyError", "RuntimeError", "LookupError", "ValueError"])
+def test_an_error_of_the_sampler_is_no_end_whatever_its_class(kind):
+    ends = edited(
+        load_in_order,
+        (
+            "    todo = enumerate(batches)",
+            "    def lists():\n        taken = iter(batches)\n        while True:\n            try:\n"
+            f"                indices = next(taken)\n            except (StopIteration, {kind}):\n"
+            "                return\n            yield indices\n    todo = enumerate(lists())",
+        ),
+        (
+            "        for number in range(len(batches)):\n",
+            "        for number in range(99):\n            if not (missing or early):\n                return\n",
+        ),
+    )
+    verdict = n01.check_loader(work, ends)
+    assert verdict.status == "wrong"
+    assert "the batch sampler raises, and the loop got" in verdict.message

@@ -285,7 +285,7 @@ ALWAYS_BACKWARD = of_the_solution(("if output.requires_grad:", "if True:"))
     "answer, says, line",
     [
         (NO_STATE, "another dropout mask", "output = ctx.function(*inputs)"),
-        (GRADIENTS_OFF, "second run, in backward, had gradients off", "output = ctx.function(*inputs)"),
+        (GRADIENTS_OFF, "ran again, in backward, with gradients off", "output = ctx.function(*inputs)"),
         (CAST_OUTSIDE, "the second in float32", "output = ctx.function(*inputs)"),
         (ALWAYS_BACKWARD, "the output of the second forward requires no gradient", "torch.autograd.backward("),
         (of_the_solution(("ctx.function = function", "pass")), "AttributeError", "output = ctx.function(*inputs)"),

@@ -368,5 +368,5 @@ def test_a_second_run_in_forward_is_told_from_one_in_backward():
         return output
 
     said = n10.check_hook_checkpoint(looks_first).message
-    assert "the function's second run, in forward, had gradients off" in said
+    assert "the function ran again, in forward, with gradients off" in said
     assert "In backward" not in said

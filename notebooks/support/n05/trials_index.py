@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -116,6 +117,8 @@ def _fault_of_pieces(index: Any) -> str:
             watch.clear()
             with in_case(case):
                 index(path, block)
+            if watch.mapped > block + mmap.PAGESIZE:  # a map begins with a page
+                return f"{case}, you map {watch.mapped:,} bytes of it at once: map or read `block` bytes at a time."
             blocks = -(-size // block)
             if len(watch.reads) > 2 * blocks + 10:
                 return f"{case}, of which it has {blocks}, you read {len(watch.reads):,} pieces."

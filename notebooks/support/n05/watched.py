@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,6 +32,7 @@ class FileWatch:
 
     opened: int = 0
     moved: int = 0
+    mapped: int = 0  # bytes in one map, at most
     reads: list[tuple[int | None, int]] = field(default_factory=list)
     locals: LocalsWatch = field(default_factory=LocalsWatch)
     empty: int = 0
@@ -39,6 +41,7 @@ class FileWatch:
         """Forget what was noted."""
         self.opened = 0
         self.moved = 0
+        self.mapped = 0
         self.reads.clear()
         self.empty = 0
 
@@ -188,6 +191,15 @@ def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
 
         return noted
 
+    map_file = mmap.mmap
+
+    @wraps(map_file)
+    def mapping(number: int, *arguments: Any, **named: Any) -> Any:
+        made = map_file(number, *arguments, **named)
+        if number >= 0 and is_it(number):
+            watch.mapped = max(watch.mapped, len(made))
+        return made
+
     def moved(*_: Any) -> None:
         watch.moved += 1
 
@@ -210,7 +222,12 @@ def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
     }
     inner = opening(io.open)
     calls = [(np, "fromfile", _loading(np.fromfile, path, watch, far))]
-    calls += [(builtins, "open", inner), (io, "open", inner), (os, "open", opening(os.open))]
+    calls += [
+        (mmap, "mmap", mapping),
+        (builtins, "open", inner),
+        (io, "open", inner),
+        (os, "open", opening(os.open)),
+    ]
     calls += [
         (os, name, noting(getattr(os, name), note)) for name, note in notes.items() if hasattr(os, name)
     ]

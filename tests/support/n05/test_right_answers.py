@@ -122,9 +122,16 @@ def index_by_generator(path, block=1 << 20):
 
 
 def index_by_map(path, block=1 << 20):
+    """Map a window of a block at a time, from the page in which it begins."""
     size = os.path.getsize(path)
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        return np.concatenate([k + 1 + newlines(text[k : k + block]) for k in range(0, size, block)])
+    found = []
+    with open(path, "rb") as file:
+        for first in range(0, size, block):
+            before = first % mmap.ALLOCATIONGRANULARITY
+            length = min(block, size - first)
+            with mmap.mmap(file.fileno(), before + length, access=mmap.ACCESS_READ, offset=first - before) as text:
+                found.append(first + 1 + newlines(text[before:]))
+    return np.concatenate(found)
 
 
 def index_into_a_buffer(path, block=1 << 20):

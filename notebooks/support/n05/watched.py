@@ -191,15 +191,6 @@ def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
 
         return noted
 
-    map_file = mmap.mmap
-
-    @wraps(map_file)
-    def mapping(number: int, *arguments: Any, **named: Any) -> Any:
-        made = map_file(number, *arguments, **named)
-        if number >= 0 and is_it(number):
-            watch.mapped = max(watch.mapped, len(made))
-        return made
-
     def moved(*_: Any) -> None:
         watch.moved += 1
 
@@ -223,7 +214,7 @@ def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
     inner = opening(io.open)
     calls = [(np, "fromfile", _loading(np.fromfile, path, watch, far))]
     calls += [
-        (mmap, "mmap", mapping),
+        (mmap, "mmap", _mapping(mmap.mmap, is_it, watch)),
         (builtins, "open", inner),
         (io, "open", inner),
         (os, "open", opening(os.open)),
@@ -233,6 +224,21 @@ def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
     ]
     with _in_place(calls, answers):
         yield watch
+
+
+def _mapping(
+    map_file: Callable[..., Any], is_it: Callable[[int], bool], watch: FileWatch
+) -> Callable[..., Any]:
+    """Return mmap.mmap with a note of how much of the file it maps."""
+
+    @wraps(map_file)
+    def mapped(number: int, *arguments: Any, **named: Any) -> Any:
+        made = map_file(number, *arguments, **named)
+        if number >= 0 and is_it(number):
+            watch.mapped = max(watch.mapped, len(made))
+        return made
+
+    return mapped
 
 
 def _loading(load: Callable[..., Any], path: str, watch: FileWatch, far: int) -> Callable[..., Any]:

@@ -212,15 +212,12 @@ def watching(path: str, *answers: Any, far: int = 0) -> Iterator[FileWatch]:
         "preadv": read_into_at,
     }
     inner = opening(io.open)
-    calls = [(np, "fromfile", _loading(np.fromfile, path, watch, far))]
-    calls += [
+    calls = [
+        (np, "fromfile", _loading(np.fromfile, path, watch, far)),
         (mmap, "mmap", _mapping(mmap.mmap, is_it, watch)),
-        (builtins, "open", inner),
-        (io, "open", inner),
+        *((module, "open", inner) for module in (builtins, io)),
         (os, "open", opening(os.open)),
-    ]
-    calls += [
-        (os, name, noting(getattr(os, name), note)) for name, note in notes.items() if hasattr(os, name)
+        *((os, name, noting(getattr(os, name), note)) for name, note in notes.items() if hasattr(os, name)),
     ]
     with _in_place(calls, answers):
         yield watch

@@ -122,7 +122,7 @@ def _read(answer: Any, size: int, world: int, rank: int, worker: int, workers: i
         again = first_items(stream)
         next(iter(stream), None)
         after_a_break = first_items(stream)
-        outer = iter(stream)
+        outer = (item for item in stream)  # begun once, as by `for`
         begun = [*islice(outer, 1)]
         inner = first_items(stream)
         around = [*begun, *islice(outer, MOST_OF_A_PASS - len(begun))]

@@ -75,7 +75,7 @@ def _faults_of_two(answer: Any, lengths: Sequence[int], batch_size: int, pool: i
     sampler = Odd(len(lengths))
     batches = answer(sampler, [*lengths], batch_size, pool)
     with in_case("With two passes at once"):
-        outer = iter(batches)
+        outer = (batch for batch in batches)  # begun once, as by `for`
         begun = [*islice(outer, 1)]
         inner, _ = _pass(batches)
         passes = [[*begun, *islice(outer, MOST)], inner]
@@ -139,7 +139,7 @@ def _pass(batches: Any) -> tuple[list[Any], str]:
     """Return the batches of a pass as they were when they came, and what is said of one that is changed later."""
     given: list[Any] = []
     copies: list[Any] = []
-    for batch in islice(iter(batches), MOST):
+    for batch in islice(batches, MOST):
         given.append(batch)
         copies.append(_indices(batch))
     for batch, copied in zip(given, copies, strict=True):

@@ -6,7 +6,7 @@ import pytest
 from torch.utils.data import get_worker_info
 
 from support.kit.mistakes import with_methods
-from support.n02 import buffering, dealing, solved
+from support.n02 import buffering, dealing, pools, solved
 from support.n02 import checks as n02
 from tests.support.n02.told import is_told
 
@@ -106,3 +106,22 @@ def hands_on_the_thousandth_twice(items, size, generator):
 )
 def test_what_is_lost_or_changed_is_not_called_held_or_undrawn(buffered, said):
     is_told(n02.check_buffered, [buffered], said)
+
+
+def handed_out_by_the_object(solution):
+    """An iterator of the old kind: the object is its own pass, and each `for` begins it anew."""
+
+    def begins(self):
+        self.left = list(solution.__iter__(self))
+        return self
+
+    def hands_out(self):
+        if not self.left:
+            raise StopIteration
+        return self.left.pop(0)
+
+    return with_methods(solution, __iter__=begins, __next__=hands_out)
+
+
+def test_an_object_that_is_its_own_pass_is_told_of_two_passes_and_not_of_readings_that_it_did_not_make():
+    is_told(n02.check_pooled, [handed_out_by_the_object(solved.PooledBatches)], pools.TOGETHER)

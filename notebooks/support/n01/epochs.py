@@ -241,9 +241,9 @@ class EpochCase:
         batches = -(-self.size // self.batch) + (self.empty < NEVER)
         return f"{plural(self.workers, 'worker')}, prefetch {self.prefetch}, {plural(batches, 'batch', 'batches')}"
 
-    def items_of(self, indices: Sequence[int]) -> list[Any]:
-        """Return the items of a list of indices: item i is i, and the hollow one None."""
-        return [None if index == self.hollow else index for index in indices]
+    def item_of(self, index: int) -> int | None:
+        """Return item i, which is i; the hollow one is None."""
+        return None if index == self.hollow else index
 
     @property
     def bad_batch(self) -> int:
@@ -345,7 +345,7 @@ class Items:
         if index >= self.case.size:  # so that a loop over all items has an end
             raise IndexError(f"there is no item {index}")
         if os.getpid() != self.process:  # in a process that isn't the team's nobody is watched
-            return self._item(index)
+            return self.case.item_of(index)
         attempt = threading.current_thread(), index  # an identifier may be another thread's later
         if self.case.is_bad(index) and attempt not in self.raised:  # once: who tries again would hide it
             self.raised.add(attempt)
@@ -358,10 +358,7 @@ class Items:
         if begins_a_batch and index >= self.case.in_turn * self.case.batch and me != self.team.trainer:
             with self.team.changed:
                 self.team.wait_at_gate(lambda: self.handed_over() >= self.case.in_turn)
-        return self._item(index)
-
-    def _item(self, index: int) -> int | None:
-        return None if index == self.case.hollow else index
+        return self.case.item_of(index)
 
 
 class Batches:

@@ -332,7 +332,7 @@ class _Trial:
             return f"batch {number} came by other ways. {OWN}"
         if self.batches.passes > self.passes + 1:
             return TWICE
-        wanted = self.case.collate(self.case.items_of(self.due[number]))
+        wanted = self.case.collate([*map(self.case.item_of, self.due[number])])
         if number == self.case.bad_batch:
             return f"{self.what_raises()}, and batch {number} is {got!r}. {self.of_another(number, got)}"
         if got != wanted:
